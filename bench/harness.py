@@ -75,6 +75,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
             fields |= {"value_min": min(values), "value_max": max(values)}
         return cls(what=what, value=value, **fields | given)
 
+    @classmethod
+    def taken(cls, what: str, took: Sequence[Any], floors: Sequence[Any] = (), **given: Any) -> Figure:
+        """Make a figure of runs that have the fields of `Took`."""
+        values, beside = ([each.cpu_s for each in side] for side in (took, floors))
+        given = {"peak_mib": max(each.peak_mib for each in took), **given}
+        return cls.of(what, values, beside, wall_s=[each.wall_s for each in took], **given)
+
     def is_over(self) -> bool:
         """Return whether it misses a limit."""
         if self.peak_limit_mib is not None and self.peak_mib > self.peak_limit_mib:
@@ -185,15 +192,7 @@ def compared(pair: Pair, repeat: int) -> Figure:
         ours.append(timed(pair.ours))
         if pair.floor is not None:
             floors.append(timed(pair.floor))
-    return Figure.of(
-        pair.what,
-        [took.cpu_s for took in ours[1:]],
-        [took.cpu_s for took in floors[1:]],
-        wall_s=[took.wall_s for took in ours[1:]],
-        limit=pair.limit,
-        peak_mib=max(took.peak_mib for took in ours[1:]),
-        peak_limit_mib=pair.peak_limit_mib,
-    )
+    return Figure.taken(pair.what, ours[1:], floors[1:], limit=pair.limit, peak_limit_mib=pair.peak_limit_mib)
 
 
 def timed(side: Side) -> Took:

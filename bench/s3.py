@@ -336,7 +336,8 @@ async def _serve(server: Server, reader: asyncio.StreamReader, writer: asyncio.S
 
 
 def slice_folder(number: int, prefix: str = "lake") -> str:
-    return f"{prefix}/data/{slice_name(FIRST_SLICE + number)}/"
+    """Return the folder of a slice; of `in` that of objects which are in none."""
+    return "in/" if prefix == "in" else f"{prefix}/data/{slice_name(FIRST_SLICE + number)}/"
 
 
 async def main(folder: Path, slices: int, objects: int, delete_ms: int) -> None:

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -30,20 +29,9 @@ def take(folder: Path, ranges: int, repeat: int) -> list[Figure]:
     first, second = [[each[day] for each in took] for day in range(2)]
     assert {day.objects for day in first} == {day.objects for day in floors}, "both find the same"
     return [
-        figure(f"lifecycle: {ranges:,} ranges", first, floors, limit=1.5, peak_limit_mib=MEMORY_MIB),
-        figure(f"lifecycle: {ranges:,} ranges, the next day", second, first, limit=0.05),
+        Figure.taken(f"lifecycle: {ranges:,} ranges", first, floors, limit=1.5, peak_limit_mib=MEMORY_MIB),
+        Figure.taken(f"lifecycle: {ranges:,} ranges, the next day", second, first, limit=0.05),
     ]
-
-
-def figure(what: str, ours: list[Day], floors: list[Day], **limits: Any) -> Figure:
-    return Figure.of(
-        what,
-        [day.cpu_s for day in ours],
-        [day.cpu_s for day in floors],
-        wall_s=[day.wall_s for day in ours],
-        peak_mib=max(day.peak_mib for day in ours),
-        **limits,
-    )
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:

@@ -89,15 +89,11 @@ def ours(folder: Path, objects: int) -> Iterator[Work]:
 
 def take(folder: Path, objects: int, branches: int, repeat: int) -> list[Figure]:
     took = [timed(partial(ours, folder, objects)) for _ in range(repeat)]
-    figure = Figure.of(
+    what, limits = (
         f"prepare: {objects:,} objects on {branches:,} branches",
-        [each.cpu_s for each in took],
-        wall_s=[each.wall_s for each in took],
-        limit=CPU_S,
-        peak_mib=max(each.peak_mib for each in took),
-        peak_limit_mib=PEAK_MIB,
+        {"limit": CPU_S, "peak_limit_mib": PEAK_MIB},
     )
-    return [figure]
+    return [Figure.taken(what, took, **limits)]
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:

@@ -125,16 +125,9 @@ def take(size: str, repeat: int) -> list[Figure]:
 
     # One run of each is thrown away, as everywhere.
     took, floors = zip(*[(timed(ours), timed(floor)) for _ in range(repeat + 1)][1:], strict=True)
-    walls = [each.wall_s for each in took]
-    figure = Figure.of(
-        f"sweep, {len(keys)} deletions, seconds on the wall",
-        walls,
-        [each.wall_s for each in floors],
-        wall_s=walls,
-        limit=LIMIT,
-        cpu_s=statistics.median(each.cpu_s for each in took),
-    )
-    return [figure]
+    walls, floor_walls = ([each.wall_s for each in side] for side in (took, floors))
+    cpu_s, what = statistics.median(each.cpu_s for each in took), f"sweep, {len(keys)} deletions, seconds on the wall"
+    return [Figure.of(what, walls, floor_walls, wall_s=walls, limit=LIMIT, cpu_s=cpu_s)]
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:

@@ -81,11 +81,8 @@ class Embedded:
     @contextmanager
     def ours(self) -> Iterator[Work]:
         versions, _ = self.loop.run_until_complete(self.staged())
-        yield Work(
-            run=lambda: self.loop.run_until_complete(
-                versions.commits.commit("main", Note(message="bench", committer="bench"))
-            )
-        )
+        note = Note(message="bench", committer="bench")
+        yield Work(run=lambda: self.loop.run_until_complete(versions.commits.commit("main", note)))
 
     @contextmanager
     def floor(self) -> Iterator[Work]:

@@ -2,13 +2,18 @@
 
 The old server is a transport in this process, whose pages are made before: it costs what copying bytes costs. Objects
 are named and not there, but for the first, which the migration looks at; for the adoption a listing is made up.
+
+And an import of one folder of a bucket, by a server over S3 (bench/s3.py): its CPU and memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import os
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,11 +22,14 @@ from urllib.parse import unquote
 
 import httpx
 import msgspec
+import numpy as np
 
-from bench.harness import Bench, Pair, Work
+from bench.collecting.listing import s3_options
+from bench.harness import Bench, Figure, Pair, Part, Took, Work
+from bench.http import Peer, lakebed_server, started
 from lakebed.client import Client
 from lakebed.migration import SourceRepository, Step, adopt, migrate_repository
-from lakebed.objectstore import MemoryObjectStore, ObjectStat
+from lakebed.objectstore import MemoryObjectStore, ObjectStat, environment_of
 from lakebed.server import ServerOptions, opened, prepare_folder
 from lakebed.wire import Repository
 
@@ -30,6 +38,8 @@ PAGE = 1_000
 ROOT, HEAD = "0" * 64, "1" * 64
 MIGRATED_EACH_S = 60 / 100_000
 ADOPTED_EACH_S = 300 / 1_000_000
+IMPORTED_EACH_S = 60 / 1_000_000
+IMPORTED_PEAK_MIB = 800
 
 
 class OldServer(httpx.BaseTransport):
@@ -144,7 +154,43 @@ async def _steps(data: Path, count: int, old: OldServer, objects: OldObjects, *,
                 assert done.entries == count, done
 
 
-def parts(size: str) -> Iterator[Pair]:
+@contextmanager
+def bucket_of(folder: Path, count: int) -> Iterator[Peer]:
+    """A server of ours beside a bucket with so many keys below `in/`."""
+    (folder / "names").mkdir()
+    np.save(folder / "names" / "in.npy", np.ones((1, count), np.uint8))
+    with started(["-m", "bench.s3", str(folder), "0", "0", "0"], marker="s3 at port ") as s3:
+        options = environment_of(s3_options(f"http://127.0.0.1:{s3.port}"))
+        with lakebed_server(folder / "data", environment={**os.environ, "LAKEBED_BLOCKSTORE": "s3", **options}) as peer:
+            yield peer
+
+
+def imported(peer: Peer, name: str, count: int) -> Took:
+    target, cpu_s, began_s = f"/api/v1/repositories/{name}/branches/main/import", peer.cpu_s(), time.perf_counter()
+    path = {"path": "s3://lake/in/", "destination": "in/", "type": "common_prefix"}
+    id_of = json.loads(peer.call("POST", target, {"paths": [path], "commit": {"message": "bench"}}, expected=202))["id"]
+    while not (status := json.loads(peer.call("GET", f"{target}?id={id_of}", expected=200)))["completed"]:
+        assert "error" not in status, status
+        time.sleep(0.5)
+    assert status["ingested_objects"] == count, status
+    return Took(peer.cpu_s() - cpu_s, time.perf_counter() - began_s, peer.peak_mib())
+
+
+def imports(count: int, repeat: int) -> list[Figure]:
+    """The second import of each repository finds the same keys again."""
+    rounds = []
+    with tempfile.TemporaryDirectory() as folder, bucket_of(Path(folder), count) as peer:
+        for name in [f"lake{number}" for number in range(repeat)]:
+            made = {"name": name, "storage_namespace": f"s3://lake/{name}"}
+            peer.call("POST", "/api/v1/repositories", made, expected=201)
+            rounds.append([imported(peer, name, count) for _ in range(2)])
+    what = f"migrate: import of {count:,} keys"
+    first, second = zip(*rounds, strict=True)
+    limits = {"limit": count * IMPORTED_EACH_S, "peak_limit_mib": IMPORTED_PEAK_MIB}
+    return [Figure.taken(what, first, **limits), Figure.taken(f"{what}, the same again", second, **limits)]
+
+
+def parts(size: str) -> Iterator[Part]:
     count = OBJECTS[size]
     old = OldServer(count)
     with tempfile.TemporaryDirectory() as folder:
@@ -161,6 +207,7 @@ def parts(size: str) -> Iterator[Pair]:
         migrating, adopting = partial(ours, adopts=False), partial(ours, adopts=True)
         yield Pair(what=f"migrate: {count:,} entries", limit=count * MIGRATED_EACH_S, ours=migrating)
         yield Pair(what=f"migrate: adopt {count:,} objects", limit=count * ADOPTED_EACH_S, ours=adopting)
+    yield partial(imports, count)
 
 
 BENCH = Bench(name="migrate", parts=parts)

@@ -55,8 +55,7 @@ class Bare:
 
     async def list_staged(self, request: Request) -> Response:
         after = request.query_params.get("after", "").encode()
-        found = self._cells_behind(after)
-        return self._page([_stats(key, cell[3], cell[4], *cell[6:10]) for key, cell in found])
+        return self._page([_stats(key, *cell[3:5], *cell[6:10]) for key, cell in self._cells_behind(after)])
 
     def _cells_behind(self, after: bytes) -> list[tuple[bytes, Any]]:
         """The keys and cells of a page."""
@@ -135,18 +134,10 @@ class Bare:
         return Response(_json.encode(self.answers[asked["answer"]]), media_type="application/json")
 
     def app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/stat", self.stat),
-                Route("/list-staged", self.list_staged),
-                Route("/list-committed", self.list_committed),
-                Route("/read", self.read),
-                Route("/list-xml", self.list_xml),
-                Route("/upload", self.upload, methods=["POST"]),
-                Route("/keep", self.keep, methods=["POST"]),
-                Route("/work", self.work, methods=["GET", "POST"]),
-            ]
-        )
+        reads = (self.stat, self.list_staged, self.list_committed, self.read, self.list_xml, self.work)
+        methods = {"GET": reads, "POST": (self.upload, self.keep, self.work)}
+        named = [(method, each, each.__name__.replace("_", "-")) for method, those in methods.items() for each in those]
+        return Starlette(routes=[Route(f"/{name}", each, methods=[method]) for method, each, name in named])
 
 
 def _stats(

@@ -20,7 +20,7 @@ from bench.http import Peer, lakebed_server
 class Took:
     """CPU seconds of the command and of its server, the clock on the wall, and the command's peak."""
 
-    command_s: float
+    cpu_s: float
     server_s: float
     wall_s: float
     peak_mib: float
@@ -68,15 +68,8 @@ def both(
     what: str, took: Sequence[Took], peer: Peer, *, limit: float, peak_limit_mib: float | None = None
 ) -> list[Figure]:
     """Make the figure of a command, which has limits, and that of its server."""
-    wall_s = [each.wall_s for each in took]
+    server_s, wall_s = [each.server_s for each in took], [each.wall_s for each in took]
     return [
-        Figure.of(
-            f"{what}, the command",
-            [each.command_s for each in took],
-            wall_s=wall_s,
-            limit=limit,
-            peak_mib=max(each.peak_mib for each in took),
-            peak_limit_mib=peak_limit_mib,
-        ),
-        Figure.of(f"{what}, its server", [each.server_s for each in took], wall_s=wall_s, peak_mib=peer.peak_mib()),
+        Figure.taken(f"{what}, the command", took, limit=limit, peak_limit_mib=peak_limit_mib),
+        Figure.of(f"{what}, its server", server_s, wall_s=wall_s, peak_mib=peer.peak_mib()),
     ]

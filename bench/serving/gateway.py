@@ -41,21 +41,17 @@ class Signer:
 
     def request(self, method: str, path: str, body: bytes = b"", query: Query = ()) -> bytes:
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        headers = [
-            (b"host", self._host.encode()),
-            (b"x-amz-content-sha256", UNSIGNED.encode()),
-            (b"x-amz-date", now.encode()),
-        ]
-        names = [name.decode() for name, _ in headers]
+        sent = {"host": self._host, "x-amz-content-sha256": UNSIGNED, "x-amz-date": now}
+        headers = [(name.encode(), value.encode()) for name, value in sent.items()]
         canonical = canonical_request(method, path.encode(), query, headers, [name for name, _ in headers], UNSIGNED)
         scope = f"{now[:8]}/us-east-1/s3/aws4_request"
         key = signing_key(self._secret, scope)
         signature = key.sign(string_to_sign(now, scope, canonical))
         proof = (
-            f"AWS4-HMAC-SHA256 Credential={self._key_id}/{scope},SignedHeaders={';'.join(names)},Signature={signature}"
+            f"AWS4-HMAC-SHA256 Credential={self._key_id}/{scope},SignedHeaders={';'.join(sent)},Signature={signature}"
         )
         target = path + ("?" + "&".join(f"{name}={value}" for name, value in query) if query else "")
-        lines = [f"{method} {target} HTTP/1.1", *(f"{name.decode()}: {value.decode()}" for name, value in headers)]
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
         lines += [f"authorization: {proof}", f"content-length: {len(body)}", "", ""]
         return "\r\n".join(lines).encode() + body
 

@@ -56,7 +56,6 @@ class Beside:
     def prepare(self) -> None:
         self.peer.call("POST", f"{ROOT}/branches", {"name": "hooked", "source": "committed"}, expected=201)
         self._upload("_lakefs_actions/mixed.yaml", HOOK)
-
         self.plan()  # As on a server in use: its process for large work is up.
 
     def commit(self) -> None:
