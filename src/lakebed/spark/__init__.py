@@ -11,12 +11,10 @@ settings alone. Sessions that run collections are made elsewhere (`lakebed.gc.en
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lakebed.base import Invalid
 from lakebed.gc.engines import java
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["NoKeys", "builder", "java_home", "s3a_package", "s3a_settings"]
-
-_HADOOP: Final = re.compile(r"hadoop-client-api-([0-9.]+)\.jar")
 
 
 class NoKeys(Invalid):
@@ -70,12 +66,8 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 def s3a_package() -> str:
     """Return the Maven name of S3A, in the version of Hadoop that the installed pyspark brings; empty where unknown."""
-    spec = importlib.util.find_spec("pyspark")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar"):
-            if match := _HADOOP.fullmatch(jar.name):
-                return f"org.apache.hadoop:hadoop-aws:{match[1]}"
-    return ""
+    version = java.hadoop_version()
+    return f"org.apache.hadoop:hadoop-aws:{version}" if version else ""
 
 
 def s3a_settings(settings: Settings, *, packages: tuple[str, ...] = (), repository: str = "") -> dict[str, str]:

