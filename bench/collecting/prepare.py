@@ -89,11 +89,8 @@ def ours(folder: Path, objects: int) -> Iterator[Work]:
 
 def take(folder: Path, objects: int, branches: int, repeat: int) -> list[Figure]:
     took = [timed(partial(ours, folder, objects)) for _ in range(repeat)]
-    what, limits = (
-        f"prepare: {objects:,} objects on {branches:,} branches",
-        {"limit": CPU_S, "peak_limit_mib": PEAK_MIB},
-    )
-    return [Figure.taken(what, took, **limits)]
+    what = f"prepare: {objects:,} objects on {branches:,} branches"
+    return [Figure.taken(what, took, limit=CPU_S, peak_limit_mib=PEAK_MIB)]
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
@@ -186,7 +187,7 @@ def imports(count: int, repeat: int) -> list[Figure]:
             rounds.append([imported(peer, name, count) for _ in range(2)])
     what = f"migrate: import of {count:,} keys"
     first, second = zip(*rounds, strict=True)
-    limits = {"limit": count * IMPORTED_EACH_S, "peak_limit_mib": IMPORTED_PEAK_MIB}
+    limits: dict[str, Any] = {"limit": count * IMPORTED_EACH_S, "peak_limit_mib": IMPORTED_PEAK_MIB}
     return [Figure.taken(what, first, **limits), Figure.taken(f"{what}, the same again", second, **limits)]
 
 

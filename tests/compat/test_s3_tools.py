@@ -255,18 +255,12 @@ def test_restic_keeps_backups_on_a_branch(
 @pytest.fixture
 def mc(server: Server, tmp_path: Path) -> Tool:
     """MinIO's client, as installed, or built before: that takes some five minutes. LAKEBED_TEST_MC=build builds it."""
-    program = shutil.which("mc")
+    found = shutil.which("mc")
     # Another program has this name, too.
-    if (
-        program is None
-        or b"MinIO" not in subprocess.run([program, "--version"], capture_output=True, check=False).stdout
-    ):
-        program = go_main(
-            "github.com/minio/mc",
-            "v0.0.0-20250313080218-cf909e1063a9",
-            may_build=os.environ.get("LAKEBED_TEST_MC") == "build",
-        )
-    run = tool(program, "--config-dir", str(tmp_path / "mc"), "--no-color", "--quiet", tmp_path=tmp_path)
+    if found is None or b"MinIO" not in subprocess.run([found, "--version"], capture_output=True, check=False).stdout:
+        may_build = os.environ.get("LAKEBED_TEST_MC") == "build"
+        found = str(go_main("github.com/minio/mc", "v0.0.0-20250313080218-cf909e1063a9", may_build=may_build))
+    run = tool(found, "--config-dir", str(tmp_path / "mc"), "--no-color", "--quiet", tmp_path=tmp_path)
     run("alias", "set", "lake", server.url, server.access_key_id, server.secret_access_key, "--api", "s3v4")
     return run
 

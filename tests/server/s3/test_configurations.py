@@ -140,8 +140,8 @@ async def test_a_listing_of_versions_goes_on_from_its_markers(s3: httpx.AsyncCli
 @pytest.mark.parametrize("listing", ["list-type=2", "versions"])
 async def test_a_listing_shows_metadata_to_minios_client_which_asks_for_it(s3: httpx.AsyncClient, listing: str) -> None:
     """`mc mirror --preserve` and `mc find --metadata` ask. S3 shows none, MinIO's servers show it so."""
-    sent = {"x-amz-meta-mc-attrs": "mtime:1/<ü>".encode(), "x-amz-meta-a!b": b"no name of an element"}
-    put = await s3.put("/lake.main/b", content=b"x", headers={"content-type": "text/plain", **sent})
+    sent = {b"x-amz-meta-mc-attrs": "mtime:1/<ü>".encode(), b"x-amz-meta-a!b": b"no name of an element"}
+    put = await s3.put("/lake.main/b", content=b"x", headers={b"content-type": b"text/plain", **sent})
     put.raise_for_status()
 
     asked = (await s3.get(f"/lake.main?{listing}&metadata=true")).text
