@@ -10,7 +10,7 @@ yet; so for these each delete is looked at as it is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -85,7 +85,7 @@ def nothing_active_is_deleted(*due: bytes) -> Callable[[Ending], None]:
         commits = {CommitId(key.decode()) for key in disk.cells.get(NAMED, {})}
         main = view.branch("main")
         commits |= set() if main is None else {main.commit_id}
-        kept = _staged(disk, view)
+        kept = _staged(view)
         for commit_id in commits:
             kept |= addresses_of(disk, view.commit(commit_id).metarange_id, but=frozenset(due))
         if missing := {one for one in kept if one.startswith("data/")} - disk.objectstore.keys():
@@ -162,7 +162,7 @@ def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, ne
             continue
         # A collection of metadata removes the record of a commit that lost its race, and its claim may stay for longer.
         taken = [claim.commit_id for claim in claims if claim.commit_id and view.has_commit(claim.commit_id)]
-        if any((path, row) in _pairs(disk, view, commit_id) for commit_id in taken):
+        if any((path, row) in view.pairs(commit_id) for commit_id in taken):
             continue
         if address in committed or named.get(address, set()) - {(token, path)}:
             raise Violation(f"{address} at {path!r} is marked exclusive, and something else names it")
@@ -179,11 +179,6 @@ def queued(disk: Disk) -> set[str]:
     """Return addresses that wait to be deleted at once."""
     held = disk.cells.get(keys.garbage_partition(UID), {})
     return {decode_record(QueuedRecord, value).address for value in held.values()}
-
-
-def _pairs(disk: Disk, view: View, commit_id: CommitId) -> Sequence[tuple[bytes, Row]]:
-    metarange = view.commit(commit_id).metarange_id
-    return pairs_in(disk, metarange) if metarange else ()
 
 
 def _cells(disk: Disk, token: bytes) -> list[tuple[bytes, int, Row]]:
@@ -245,19 +240,13 @@ def _table(disk: Disk, kind: RunKind, run_id: RunId, *, but: str) -> set[str]:
 def reachable(disk: Disk, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
     """Return addresses that cells of held tokens and commits in histories name; commits but for paths that are due."""
     view = View(disk)
-    return _staged(disk, view) | _committed(disk, view, due=due)
+    return _staged(view) | _committed(disk, view, due=due)
 
 
-def _staged(disk: Disk, view: View) -> set[str]:
+def _staged(view: View) -> set[str]:
     """Return addresses that cells of held tokens name."""
-    found: set[str] = set()
-    for branch in view.branches().values():
-        for token in branch.tokens():
-            for value in disk.cells.get(keys.token_partition(UID, token), {}).values():
-                flags, row = decode_cell(value)
-                if not is_gone(flags):
-                    found.add(from_row(row).address)
-    return found
+    rows = (view.rows(token).values() for branch in view.branches().values() for token in branch.tokens())
+    return {from_row(row).address for staged in rows for row in staged if row is not None}
 
 
 def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
@@ -277,8 +266,7 @@ def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset())
 
 def addresses_of(disk: Disk, metarange: MetarangeId, *, but: AbstractSet[bytes] = frozenset()) -> set[str]:
     """Return what a tree names, but for these paths."""
-    pairs = pairs_in(disk, metarange) if metarange else ()
-    return {from_row(row).address for path, row in pairs if path not in but}
+    return {from_row(row).address for path, row in pairs_in(disk, metarange) if path not in but}
 
 
 def histories(view: View, heads: Iterable[CommitId]) -> set[CommitId]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, RunState, StagingToken
+from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, RunState, StagingToken, from_row
 from lakebed.gc.messages import RESTORED_FROM
 from lakebed.ranges import metarange_key
 from lakebed.versions import (
@@ -131,17 +132,31 @@ class View:
         return metarange == EMPTY_METARANGE or metarange_key(metarange) in self.disk.objectstore
 
     def contents(self, metarange: MetarangeId) -> dict[bytes, str]:
-        if metarange == EMPTY_METARANGE:
-            return {}
         try:
             return {key: value_of(row) for key, row in pairs_in(self.disk, metarange)}
         except KeyError as error:
             raise Violation(f"metarange {metarange[:12]} is named and does not exist") from error
 
+    def pairs(self, commit_id: CommitId) -> Sequence[tuple[bytes, Row]]:
+        """Return the entries of a commit's tree, as they are."""
+        return pairs_in(self.disk, self.commit(commit_id).metarange_id)
+
+    def rows(self, token: StagingToken) -> dict[bytes, Row | None]:
+        """Return the rows of cells by key; None for a tombstone."""
+        held = self.disk.cells.get(keys.token_partition(UID, token), {}).items()
+        cells = [(key, *decode_cell(value)) for key, value in held]
+        return {key: None if is_gone(flags) else row for key, flags, row in cells}
+
     def cells(self, token: StagingToken) -> dict[bytes, str | None]:
         """Return cells by key; None for a tombstone."""
-        held = self.disk.cells.get(keys.token_partition(UID, token), {})
-        return {key: _value(*decode_cell(value)) for key, value in held.items()}
+        return {key: None if row is None else value_of(row) for key, row in self.rows(token).items()}
+
+    def addresses(self, branch: BranchRecord) -> dict[bytes, str]:
+        """Return the address that a reader of the branch should see at each path."""
+        found: dict[bytes, Row | None] = dict(self.pairs(branch.commit_id))
+        for token in reversed(branch.tokens()):
+            found.update(self.rows(token))
+        return {key: from_row(row).address for key, row in found.items() if row is not None}
 
     def staged(self, branch: BranchRecord) -> dict[bytes, str | None]:
         """Return the overlay of all its tokens."""
@@ -177,7 +192,3 @@ class View:
         cells = self.disk.cells.get(PARTITION, {}).items()
         held = sorted((key, value) for key, value in cells if key.startswith(prefix))
         return {key[len(prefix) :].decode(): decode_record(kind, value) for key, value in held}
-
-
-def _value(flags: int, row: Row) -> str | None:
-    return None if is_gone(flags) else value_of(row)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from lakebed.base import MetarangeId, RangeId, Row, SublistId
+from lakebed.base import EMPTY_METARANGE, MetarangeId, RangeId, Row, SublistId
 from lakebed.ranges import (
     RangeList,
     SublistList,
@@ -100,6 +100,8 @@ class Tree(tuple[Any, ...]):
 
 def pairs_in(disk: Disk, metarange: MetarangeId) -> Pairs:
     """Return what a tree holds on this disk, simulated or real; KeyError if a file is missing."""
+    if metarange == EMPTY_METARANGE:
+        return ()
     held = disk.objectstore[metarange_key(metarange)][0]
     if isinstance(held, Tree):
         return held.pairs

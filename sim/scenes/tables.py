@@ -26,15 +26,12 @@ from lakebed.versions import (
     Settlement,
     Sides,
     Versions,
-    decode_cell,
     decode_record,
-    is_gone,
     keys,
 )
 from sim.checkers.reachable import histories, nothing_reachable_is_deleted
-from sim.checkers.views import UID, View
+from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Scene, Violation
-from sim.ports.files import pairs_in
 from sim.ports.operations import Operation
 from sim.scenes.deeds import collect, copy, create_branch, resume, revert
 from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, merge, note, put_bytes, scene, upload
@@ -207,12 +204,12 @@ def tables_can_be_read(ending: Ending, *, due: AbstractSet[bytes] = frozenset())
     disk, view = ending.disk, View(ending.disk)
     there = _files(ending)
     for name, branch in view.branches().items():
-        cells = [disk.cells.get(keys.token_partition(UID, token), {}) for token in branch.tokens()]
-        for flags, row in [decode_cell(value) for held in cells for value in held.values()]:
-            if name != TABLES and not is_gone(flags) and from_row(row).address not in disk.objectstore:
+        staged = [row for token in branch.tokens() for row in view.rows(token).values() if row is not None]
+        for row in staged if name != TABLES else ():
+            if from_row(row).address not in disk.objectstore:
                 raise Violation(f"{from_row(row).address} is staged on {name}, and gone")
     for commit_id in _commits(view):
-        for path, row in pairs_in(disk, view.commit(commit_id).metarange_id):
+        for path, row in view.pairs(commit_id):
             address = from_row(row).address
             if path in due:
                 continue
@@ -226,12 +223,10 @@ def tables_can_be_read(ending: Ending, *, due: AbstractSet[bytes] = frozenset())
 
 def dumps_have_the_files_of_tables(ending: Ending) -> None:
     """Check that the branch of tables in a dump has each file that a table of the dump reaches."""
-    disk, view = ending.disk, View(ending.disk)
+    view = View(ending.disk)
     for refs in _dumped(ending):
-        heads = {}
-        for name, ref in refs.items():
-            tree = view.commit(ref.commit_id).metarange_id
-            heads[name] = {path: from_row(row).address for path, row in (pairs_in(disk, tree) if tree else ())}
+        trees = {name: view.pairs(ref.commit_id) for name, ref in refs.items()}
+        heads = {name: {path: from_row(row).address for path, row in tree} for name, tree in trees.items()}
         for name, pairs in heads.items():
             for path, address in pairs.items() if name != TABLES else ():
                 file = b"u/" + path[len(FOLDER) :]
@@ -280,7 +275,7 @@ def appended_tables_have_both(ending: Ending) -> None:
 
 def _reached(ending: Ending, commit_id: CommitId) -> set[bytes]:
     """Return the files that the table of a commit has entries for."""
-    paths = (path for path, _ in pairs_in(ending.disk, View(ending.disk).commit(commit_id).metarange_id))
+    paths = (path for path, _ in View(ending.disk).pairs(commit_id))
     return {path[len(FOLDER) :] for path in paths if path.startswith(FOLDER)} - {RECORD.encode()}
 
 
@@ -292,8 +287,7 @@ def undone_files_are_back(ending: Ending) -> None:
 
 
 def _metadata(ending: Ending, commit_id: CommitId) -> str | None:
-    pairs = dict(pairs_in(ending.disk, View(ending.disk).commit(commit_id).metarange_id))
-    row = pairs.get(FOLDER + RECORD.encode())
+    row = dict(View(ending.disk).pairs(commit_id)).get(FOLDER + RECORD.encode())
     return None if row is None else file_in(from_row(row))
 
 
@@ -304,15 +298,7 @@ def _commits(view: View) -> list[CommitId]:
 
 def _files(ending: Ending) -> dict[bytes, str]:
     """Return what the hidden branch shows."""
-    disk, branch = ending.disk, View(ending.disk).branch(TABLES)
+    view = View(ending.disk)
+    branch = view.branch(TABLES)
     assert branch is not None, "it is never deleted"
-    tree = View(disk).commit(branch.commit_id).metarange_id
-    found = {path: from_row(row).address for path, row in (pairs_in(disk, tree) if tree else ())}
-    for token in reversed(branch.tokens()):
-        for path, value in disk.cells.get(keys.token_partition(UID, token), {}).items():
-            flags, row = decode_cell(value)
-            if is_gone(flags):
-                found.pop(path, None)
-            else:
-                found[path] = from_row(row).address
-    return found
+    return view.addresses(branch)

@@ -13,14 +13,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown, from_row
+from lakebed.base import Entry, OutcomeUnknown
 from lakebed.versions import MovedAsCopy, NoChanges, PathNotFound, Versions, decode_cell, is_gone, keys
 from lakebed.versions.cells import version_digest
 from sim.checkers.reachable import nothing_queued_is_named
 from sim.checkers.views import UID, View
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.disk import Disk
-from sim.ports.files import pairs_in
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 from sim.scenes.deeds import copy, freeze, uncommitted_run
@@ -103,7 +102,8 @@ def _lose_nothing(ending: Ending, values: Sequence[str]) -> None:
         return
     if any(not one.operation.name.endswith("-") for one in ending.of("delete")):
         return
-    named = {address for branch in View(ending.disk).branches() for address in _shown(ending.disk, branch).values()}
+    view = View(ending.disk)
+    named = {address for branch in view.branches().values() for address in view.addresses(branch).values()}
     for value in values:
         if not any(held[0] == value.encode() and key in named for key, held in ending.disk.objectstore.items()):
             raise Violation(f"{value} was acknowledged, and no path names it")
@@ -142,7 +142,8 @@ def _branch_partitions(disk: Disk) -> set[bytes]:
 
 def what_was_moved_stays_away(ending: Ending) -> None:
     """Check that no merge and no commit brings anything back to where an acknowledged move took it from."""
-    if any(one.is_acknowledged for one in ending.of("delete")) and b"a" in _shown(ending.disk):
+    view = View(ending.disk)
+    if ending.acknowledged("delete") and b"a" in view.addresses(view.branches()[MAIN]):
         raise Violation("a move was acknowledged, and something is at its source")
 
 
@@ -168,24 +169,10 @@ def _is_settled(disk: Disk) -> bool:
 def _is_taken(disk: Disk) -> bool:
     """Answer whether a move's tombstone names the very version that the head has of `a`."""
     view = View(disk)
-    head = view.commit(view.branches()[MAIN].commit_id).metarange_id
-    versions_there = {version_digest(row) for path, row in (pairs_in(disk, head) if head else ()) if path == b"a"}
+    head = view.pairs(view.branches()[MAIN].commit_id)
+    versions_there = {version_digest(row) for path, row in head if path == b"a"}
     cells = [decode_cell(held[b"a"]) for held in disk.cells.values() if b"a" in held]
     return any(is_gone(flags) and row[0] in versions_there for flags, row in cells)
-
-
-def _shown(disk: Disk, name: str = MAIN) -> dict[bytes, str]:
-    view = View(disk)
-    branch = view.branches()[name]
-    metarange = view.commit(branch.commit_id).metarange_id
-    found: dict[bytes, str | None] = {
-        path: from_row(row).address for path, row in (pairs_in(disk, metarange) if metarange else ())
-    }
-    for token in reversed(branch.tokens()):
-        for path, value in disk.cells.get(keys.token_partition(UID, token), {}).items():
-            flags, row = decode_cell(value)
-            found[path] = None if is_gone(flags) else from_row(row).address
-    return {path: address for path, address in found.items() if address is not None}
 
 
 def move_scenes() -> Iterator[Scene]:
