@@ -321,6 +321,29 @@ async def test_a_table_is_registered_by_one_alone_who_may_read_its_file(lake: ht
     assert not is_refused(register, taken), taken.text
 
 
+async def test_the_catalog_asks_for_what_its_paths_do_not_name(lake: httpx.AsyncClient, app: App) -> None:
+    """A warehouse, a parent namespace and a namespace's settings are named by queries and bodies."""
+    catalog, namespaces = "http://localhost/iceberg/v1", "http://localhost/iceberg/v1/namespaces"
+
+    def of(parent: str) -> str:
+        return f"{namespaces}?parent={quote(parent, safe='')}"
+
+    async with asking(app, await keys_of(lake, "eve", allow("fs:ListRepositories"))) as eve:
+        for url in (f"{catalog}/config?warehouse=lake/main", of("lake"), of("lake\x1fmain")):
+            assert (await eve.get(url)).status_code == 403, url
+        assert (await eve.get(namespaces)).json()["namespaces"] == []
+    async with asking(app, await keys_of(lake, "fay", allow("fs:ReadRepository"))) as fay:
+        assert (await fay.get(namespaces)).json()["namespaces"] == [["lake"]]
+        assert (await fay.get(f"{catalog}/config?warehouse=lake/main")).status_code == 200
+        assert (await fay.get(of("lake"))).status_code == 403
+    async with asking(app, await keys_of(lake, "ann", *DENIED)) as ann:
+        for ref, status in (("main", 200), ("secret", 403), ("secret~0", 403), ("hush", 403)):
+            assert (await ann.get(of(f"lake\x1f{ref}"))).status_code == status, ref
+    async with asking(app, await keys_of(lake, "gil", allow("fs:CreateCommit"))) as gil:
+        answer = await gil.post(f"{catalog}/lake.main/namespaces", json={"namespace": ["n"]})
+        assert answer.status_code == 403, answer.text
+
+
 async def test_what_touches_refs_that_it_does_not_name_is_in_doubt(lake: httpx.AsyncClient, app: App) -> None:
     restored = {"commits_meta_range_id": "x", "tags_meta_range_id": "x", "branches_meta_range_id": "x"}
 
