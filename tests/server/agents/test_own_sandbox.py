@@ -266,3 +266,19 @@ async def test_records_of_ended_sandboxes_are_removed_and_those_of_a_deleted_use
     await of_agents.keep(user, "", "lake", sandbox="sandbox-x-0", ends_ms=0)
     await state.accounts.delete_user("esti")
     assert await of_agents.find(user, "", "lake") == ""
+
+
+async def test_what_is_denied_to_its_maker_is_denied_in_the_sandbox(agent: Ask, client: httpx.AsyncClient) -> None:
+    """Writes are those of the sandbox's user, with the rights of its record."""
+    await client.post("/auth/users", json={"id": "vera"})
+    statement = {"effect": "deny", "action": ["fs:WriteObject"], "resource": "arn:lakefs:fs:::repository/*/object/no/*"}
+    await client.post("/auth/policies", json={"id": "no", "statement": [statement]})
+    await client.put("/auth/users/vera/policies/no")
+    await client.put("/auth/groups/SuperUsers/members/vera")
+    pair = (await client.post("/auth/users/vera/credentials")).json()
+    login = httpx.BasicAuth(pair["access_key_id"], pair["secret_access_key"])._auth_header
+    async with agent(auth=login) as tools:
+        box = await write(tools)
+        words = await refused(tools, "write", repository="lake", path="no/x", content="x")
+
+    assert f"insufficient permissions: {box} needs fs:WriteObject" in words
