@@ -110,7 +110,7 @@ class Sources:
 
     async def _listed(self, location: Location, refuse: Refuse) -> AsyncIterator[Changes]:
         objectstore, prefix = self._namespaces.locate(location.source)
-        begin = prefix.rfind("/") + 1
+        begin, folder = prefix.rfind("/") + 1, location.folder
         async for page in _every(objectstore, prefix):
             self._namespaces.check_listed(objectstore, page)
             keys: list[bytes] = []
@@ -119,7 +119,7 @@ class Sources:
             for stat in page:
                 if not stat.size_bytes and stat.key.endswith("/"):
                     continue
-                address, path = f"{objectstore.uri}/{stat.key}", location.folder + stat.key[begin:]
+                address, path = f"{objectstore.uri}/{stat.key}", folder + stat.key[begin:]
                 key = _key(path) if is_object_key(stat.key) else None
                 refuse(location, path if key is not None else "", address)
                 if key is None:
