@@ -111,7 +111,7 @@ def versions(ports: SimPorts, *, real_trees: CutRule | None = None) -> Versions:
         trees=trees,
         ports=ports.ports,
         # Collections of committed data look ten days ahead. Few worlds have more than three events.
-        options=Options(owner=ports.actor, deleted_refs_ms=30 * 86_400_000, events_together_max=2),
+        options=Options(owner=ports.actor, deleted_refs_ms=30 * 86_400_000, events_together=2),
     )
 
 

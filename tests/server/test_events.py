@@ -25,7 +25,7 @@ from lakebed.hooks import HookOptions
 from lakebed.hooks.webhook import Answer
 from lakebed.server import AppState, ServerOptions, opened
 from lakebed.server.brokers import Brokers
-from lakebed.server.events import Senders
+from lakebed.server.events import BEGINS_S, Senders
 from lakebed.server.process.upkeep_loop import clean_events
 from lakebed.versions import PlannedRecord, encode_record
 from tests.serving import serving
@@ -415,6 +415,40 @@ async def test_after_the_last_subscription_nothing_is_gathered_and_old_events_go
 
     page = await _events(client, repo)
     assert (page["results"], page["oldest"], page["last"]) == ([], 2, 1)
+
+
+async def test_what_was_moved_since_the_last_look_has_its_event_when_the_process_ends(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    """No other process knows of it."""
+    assert subscription
+    await _deliver(state)
+    running = asyncio.create_task(state.eventing.run())
+    await asyncio.sleep(0)
+    await _commit(client, repo, "a")
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    outbox = (await state.catalog.get("lake")).versions.outbox
+    assert [event.operation for _, event in await outbox.events(0, limit=9)] == ["commit"]
+
+
+async def test_in_the_first_minutes_a_process_looks_at_what_others_moved(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    """They do not know of the subscription yet."""
+    assert subscription
+    outbox = (await state.catalog.get("lake")).versions.outbox
+    seen = []
+    for now_s in (0, 1, BEGINS_S - 1, BEGINS_S + 1):
+        await _commit(client, repo, f"a{now_s}")
+        outbox._context.touched = set()  # as if another process had made it
+        await state.eventing.step(now_s)
+        seen.append(len(await outbox.events(0, limit=9)))
+    await state.eventing.wait()
+
+    assert seen == [1, 2, 3, 3]
 
 
 async def test_events_are_read_from_each_position(

@@ -90,10 +90,11 @@ def test_rows_of_a_step_are_dealt_to_tasks_in_turn(session: LocalSession, paddin
     ]
 
 
-async def test_a_step_of_many_rows_is_several_jobs_whose_shares_have_numbers_of_their_own(
-    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limit", "most"), [("ROWS_A_JOB", 10), ("BYTES_A_JOB", 80)])
+async def test_a_large_step_is_several_jobs_whose_shares_have_numbers_of_their_own(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(spark, "ROWS_A_JOB", 10)
+    monkeypatch.setattr(spark, limit, most)  # 25 rows of 8 bytes
     engine = open_engine(
         EngineName.SPARK,
         Lake(uri="mem://many-rows", options=ObjectStoreOptions()),

@@ -44,11 +44,17 @@ class Agents:
         held = await self._store.get(PARTITION, _key(user, session, repository))
         if held is not None and (sandbox := _sandbox_of(user, held)):
             return sandbox
-        now_ms, active = self._ports.clock.now_ms(), 0
-        async for _, value in scan_prefix(self._store, PARTITION, _keys(user)):
-            active += decode(AgentRecord, value).ends_ms > now_ms
-        if active >= SANDBOXES_MAX:
-            raise TooManySandboxes(f"agents of {user.id} have {active} sandboxes, and may have no more", user=user.id)
+        scan = scan_prefix(self._store, PARTITION, _keys(user))
+        ids = [decode(AgentRecord, value).sandbox async for _, value in scan]
+        # A sandbox may have ended before its time, or last longer. To look at each takes a read.
+        if len(ids) >= SANDBOXES_MAX:
+            active = sum([await self._sandboxes.is_active(id_) for id_ in ids])
+            if active >= SANDBOXES_MAX:
+                raise TooManySandboxes(
+                    f"agents of {user.id} have {active} sandboxes, and may have no more: end some "
+                    "(lakebed sandbox list, lakebed sandbox end)",
+                    user=user.id,
+                )
         return ""
 
     async def keep(self, user: UserRecord, session: str, repository: str, *, sandbox: str, ends_ms: int) -> str:

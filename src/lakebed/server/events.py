@@ -37,6 +37,11 @@ ASK_S: Final = 60.0
 """Seconds between two looks for subscriptions in all repositories. The process that made one knows it at once."""
 WHOLE_S: Final = 300.0
 """Seconds between two readings of the log of every ref, for refs that were made and deleted between two looks."""
+BEGINS_S: Final = 2 * ASK_S
+"""Seconds in which a process looks at every record, beginning when it knows of the first subscription: others may not
+know yet, or may have ended before they looked."""
+LAST_S: Final = 2.0
+"""The most that a process waits for its last look when it ends."""
 BACK_OFF_S: Final = 60.0
 ROUNDS: Final = 20
 """Deliveries of one subscription before the next look at its record."""
@@ -51,6 +56,8 @@ HUNG_S: Final = 2.0
 class _Feed:
     next_s: float = 0.0
     whole_s: float = 0.0
+    # From then on it looks at what its own process wrote.
+    own_s: float | None = None
 
 
 class Eventing:
@@ -90,6 +97,16 @@ class Eventing:
         finally:
             for task in self._sending.values():
                 task.cancel()
+            # What this process wrote since its last look is in no other one's mind.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look_last(), LAST_S)
+
+    async def _look_last(self) -> None:
+        for name in self._feeds:
+            await self._guarded(self._look_own(name), name)
+
+    async def _look_own(self, name: str) -> None:
+        await (await self._catalog.get(name)).versions.outbox.gather(Look.OWN)
 
     async def step(self, now_s: float) -> None:
         """Gather the events of each repository with subscriptions, and begin to deliver what waits."""
@@ -119,7 +136,10 @@ class Eventing:
             self._feeds.pop(name, None)
             return
         is_whole = now_s >= feed.whole_s
-        await repository.versions.outbox.gather(Look.LOGS if is_whole else Look.OWN)
+        if feed.own_s is None:
+            feed.own_s = now_s + BEGINS_S
+        look = Look.LOGS if is_whole else Look.OWN if now_s >= feed.own_s else Look.RECORDS
+        await repository.versions.outbox.gather(look)
         if is_whole:
             feed.whole_s = now_s + WHOLE_S
             await repository.versions.outbox.drop_marks()

@@ -86,8 +86,8 @@ class Options:
     deleted_refs_ms: int = 7 * 86_400_000
     reflog_age_ms_max: int = 90 * 86_400_000
     events_age_ms_max: int = 7 * 86_400_000
-    # Events under one key. Readers of a position look so far back for its key.
-    events_together_max: int = 16
+    # Events that are written under one key, at most 16 (commits/outbox.py).
+    events_together: int = 16
     # A file of a table that nothing names is pruned at this age.
     tables_ms: int = 3 * 86_400_000
     scan_page: int = 5_000
@@ -187,7 +187,7 @@ class Context:
         try:
             await self.store.set(self.partition, key, encode_record(record))
         finally:
-            self._touch(key)
+            self.touch(key)
 
     async def set_all(self, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Write them all, in one call."""
@@ -216,16 +216,18 @@ class Context:
         try:
             return Held(value, await self.store.set_if(self.partition, key, value, predicate))
         finally:
-            self._touch(key)
+            self.touch(key)
 
     async def delete_if(self, key: bytes, predicate: Predicate) -> None:
         try:
             await self.store.delete_if(self.partition, key, predicate)
         finally:
-            self._touch(key)
+            self.touch(key)
 
-    def _touch(self, key: bytes) -> None:
-        """Call it after the write, whatever its answer: who looks before does not see it."""
+    def touch(self, key: bytes) -> None:
+        """Have the next look for events read this record. Call it after a write, whatever its answer: who looks before
+        does not see it.
+        """
         if self.touched is not None and key.startswith(_HAVE_EVENTS):
             self.touched.add(key)
             if len(self.touched) > _TOUCHED_MAX:

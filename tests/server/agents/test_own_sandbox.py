@@ -177,6 +177,11 @@ async def test_a_user_may_have_only_so_many(
         await write(tools)
 
     assert words.startswith("agents of esti have 2 sandboxes, and may have no more")
+    first, _ = await boxes(client, repo)
+    answer = await client.delete(f"{repo}/sandboxes/{first['id']}")
+    assert answer.status_code == 200, answer.text
+    async with agent("session=c") as tools:
+        await write(tools)  # one that ended counts no more
     assert len(await boxes(client, repo)) == 2
 
 

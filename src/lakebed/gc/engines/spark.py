@@ -39,7 +39,8 @@ TASKS_A_CORE: Final = 4
 """Small shares balance the load: a core that finishes early takes another."""
 
 ROWS_A_JOB: Final = 100_000
-"""A step with more rows is several jobs. Each task of a job receives all its rows, some 100 bytes each."""
+BYTES_A_JOB: Final = 10_000_000
+"""A step with more rows or bytes is several jobs, for each task of a job receives all its rows."""
 
 TASKS_MIN: Final = 16
 """The least number of tasks, for a cluster whose executors have not registered yet."""
@@ -97,11 +98,12 @@ class SparkEngine:
         if self._spark is None:
             self._spark = self._session()
         run = in_tasks(self._lake, work, out, counts_rows=True)
-        starts = range(0, rows.num_rows, ROWS_A_JOB)
+        step = min(ROWS_A_JOB, max(1, rows.num_rows * BYTES_A_JOB // max(1, rows.nbytes)))
+        starts = range(0, rows.num_rows, step)
         with translated():
             found = pa.concat_tables(
                 spread(
-                    self._spark, rows.slice(start, ROWS_A_JOB), run, _counted(out), tasks=self._tasks, first=start
+                    self._spark, rows.slice(start, step), run, _counted(out), tasks=self._tasks, first=start
                 ).toArrow()
                 for start in starts
             )

@@ -280,7 +280,7 @@ async def _shown_items(
     shown: list[tuple[str, Row | None]] = []
     for key, row in items:
         path = key.decode()
-        without = row is not None and is_hidden(path) and (*row[:5], "", row[6], row[7], b"")
+        without = row is not None and is_hidden(path) and (*row[:5], "", row[6], "", b"")
         shown.append((root + path, without or row))
     return shown
 

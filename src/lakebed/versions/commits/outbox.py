@@ -43,6 +43,8 @@ from .marks import DROPPED_MIN, FEED, SOURCES, FeedRecord, MarkRecord, Marks, ma
 
 EVENT: Final = b"event/"
 _PAGE: Final = 1_000
+TOGETHER_MAX: Final = 16
+"""Events under one key, in every release: readers look so far back for the key that holds a position."""
 _PLAN: Final = "plan"
 _REQUEST: Final = "request"
 _PLANS: Final = frozenset({_PLAN, _REQUEST})
@@ -335,14 +337,18 @@ class Outbox:
         log_ms = here.mark(ref).log_ms
         first = await self._logged(ref, log_ms)
         prefix, record_type = next((prefix, record_type) for kind, prefix, record_type in _REFS if kind is ref[0])
-        held = await self._context.get(prefix + ref[1].encode())
+        key = prefix + ref[1].encode()
+        held = await self._context.get(key)
         if held is not None and decode_record(record_type, held.value).state is not RefState.CREATING:
+            self._context.touch(key)
             return
         # A deletion logs the last move before the record goes. So a log that is the same before and after this look
         # at the record is whole, and the deletion follows its last move.
         logged = await self._logged(ref, log_ms)
         if _moves(first) == _moves(logged):
             await self._write(here, ref, logged, is_gone=True)
+        else:
+            self._context.touch(key)
 
     async def _write(self, here: _Pass, ref: Ref, logged: Sequence[MoveRecord], *, is_gone: bool) -> None:
         """Write an event for each move behind the mark, and for the deletions between them and after them."""
@@ -383,7 +389,7 @@ class Outbox:
         )
         here.waiting.append(event)
         here.moved[event.ref] = event.mark
-        if len(here.waiting) == self._context.options.events_together_max:
+        if len(here.waiting) == min(self._context.options.events_together, TOGETHER_MAX):
             await self._write_waiting(here)
 
     async def _write_waiting(self, here: _Pass) -> None:
@@ -470,8 +476,8 @@ class Outbox:
             oldest, _ = await self.bounds()
             events: list[tuple[int, EventRecord]] = []
             # The event may be in the middle of those that were written together.
-            start = max(oldest, after + 2 - self._context.options.events_together_max)
-            async for position, first in self._written(start):
+            start = max(oldest, after + 2 - TOGETHER_MAX)
+            async for position, first in self._written(start, page_size=min(limit + TOGETHER_MAX, _PAGE)):
                 alone = (replace(first, more=()), *first.more)
                 events += (item for item in enumerate(alone, position) if item[0] > after)
                 if len(events) >= limit:
@@ -480,9 +486,11 @@ class Outbox:
             if (await self.bounds())[0] == oldest:
                 return events[:limit]
 
-    async def _written(self, start: int) -> AsyncIterator[tuple[int, EventRecord]]:
+    async def _written(self, start: int, *, page_size: int = _PAGE) -> AsyncIterator[tuple[int, EventRecord]]:
         """Yield first positions from `start` on, and what was written there."""
-        async for key, value in scan_prefix(self._context.store, self.partition, EVENT, start=_event_key(start)):
+        async for key, value in scan_prefix(
+            self._context.store, self.partition, EVENT, start=_event_key(start), page_size=page_size
+        ):
             yield int(key[len(EVENT) :]), decode_record(EventRecord, value)
 
     async def clean(self) -> int:
