@@ -59,7 +59,7 @@ async def write(call: Call, given: Write) -> dict[str, object]:
     )
     answer: dict[str, object] = {"branch": writer.branch, "path": stats.path}
     answer |= {"size_bytes": stats.size_bytes, "checksum": stats.checksum}
-    return answer | {"note": _joined(writer.note, "it is not committed yet: call commit")}
+    return answer | {"note": _joined(writer.note, "Not committed yet: call commit")}
 
 
 def _content(given: Write) -> bytes:
@@ -81,7 +81,7 @@ async def commit(call: Call, given: Commit) -> dict[str, object]:
     writer = await call.writer(given.repository)
     body = CommitCreation(message=given.message, metadata={**given.metadata})
     made = await call.do(history.COMMIT, given.repository, writer.branch, through=writer.operations, body=body)
-    note = _joined(writer.note, "call propose to ask for its merge")
+    note = _joined(writer.note, "Call propose to ask for its merge")
     return {"branch": writer.branch, "commit": made.id, "committer": made.committer, "note": note}
 
 
