@@ -47,7 +47,9 @@ class Brokers:
         if not is_name:
             raise Invalid(f"a target at {scheme} is {scheme}:NAME, without wildcards")
         if not (self.nats if scheme == "nats" else self.kafka):
-            raise Invalid(f"this server has no {scheme} (LAKEBED_EVENTS_{scheme.upper()})")
+            raise Invalid(
+                f"this server has no {scheme}: LAKEBED_EVENTS_{scheme.upper()} names one when the server starts"
+            )
         if (error := self._denied(name)) is not None:
             raise Invalid(error)
         try:

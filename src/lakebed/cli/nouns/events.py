@@ -18,8 +18,12 @@ from lakebed.wire import Event, EventSubscription, NewSubscription
 app = noun("See what happens to branches, tags, pull requests and runs, and have receivers get it.")
 
 SubscriptionArgument = Annotated[str, Argument(metavar="SUBSCRIPTION", help="The id of a subscription.")]
-RefsOption = Annotated[list[str] | None, Option("--ref", help="Only branches and tags of this pattern.")]
-OperationsOption = Annotated[list[str] | None, Option("--operation", help="Only this operation.")]
+RefsOption = Annotated[
+    list[str] | None, Option("--ref", help="Only branches and tags of this pattern. May be repeated.")
+]
+OperationsOption = Annotated[
+    list[str] | None, Option("--operation", help="Only this operation, as commit or merge. May be repeated.")
+]
 KindsOption = Annotated[list[EventKind] | None, Option("--kind", help="Only this kind of event.")]
 FOLLOW_S: Final = 1.0
 
