@@ -23,7 +23,6 @@ from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
 from .permissions.built_in import ADMINS, UID
 from .permissions.grants import grant, revoke_all_of_user
 from .records import (
-    AGENTS,
     CREDENTIALS,
     INSTALLATION,
     PARTITION,
@@ -39,6 +38,7 @@ from .records import (
     ServerKeys,
     SessionRecord,
     UserRecord,
+    agent_key,
     decode,
     encode,
 )
@@ -240,7 +240,7 @@ class Accounts:
         """
         record = await self.get_changeable(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
-        for prefix in (session_key(user_id), AGENTS + f"{user_id}/".encode()):
+        for prefix in (session_key(user_id), agent_key(user_id)):
             stale += [key async for key, _ in scan_prefix(self._store, PARTITION, prefix)]
         stale.append(ticket_key(user_id))
         async for key, value in scan_prefix(self._store, PARTITION, PRINCIPALS):

@@ -34,6 +34,7 @@ __all__ = [
     "SandboxState",
     "ServerKeys",
     "UserRecord",
+    "agent_key",
     "decode",
     "encode",
     "load_server_keys",
@@ -210,6 +211,11 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     user_uid: str
     sandbox: str
     ends_ms: int
+
+
+def agent_key(user_id: str, session: str = "") -> bytes:
+    """Return the key of a session's record, or what the keys of all of the user's begin with."""
+    return AGENTS + f"{user_id}/{session}".encode()
 
 
 class LeavingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

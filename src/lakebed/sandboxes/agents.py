@@ -12,7 +12,7 @@ import hashlib
 from contextlib import suppress
 from typing import Final
 
-from lakebed.auth import AGENTS, PARTITION, AgentRecord, UserRecord, decode, encode
+from lakebed.auth import AGENTS, PARTITION, AgentRecord, UserRecord, agent_key, decode, encode
 from lakebed.base import Denied, Ports
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 
@@ -44,7 +44,7 @@ class Agents:
         held = await self._store.get(PARTITION, _key(user, session, repository))
         if held is not None and (sandbox := _sandbox_of(user, held)):
             return sandbox
-        scan = scan_prefix(self._store, PARTITION, _keys(user))
+        scan = scan_prefix(self._store, PARTITION, agent_key(user.id))
         ids = [decode(AgentRecord, value).sandbox async for _, value in scan]
         # A sandbox may have ended before its time, or last longer. To look at each takes a read.
         if len(ids) >= SANDBOXES_MAX:
@@ -96,9 +96,5 @@ def _sandbox_of(user: UserRecord, held: Held) -> str:
     return record.sandbox if record.user_uid == user.uid else ""
 
 
-def _keys(user: UserRecord) -> bytes:
-    return AGENTS + f"{user.id}/".encode()
-
-
 def _key(user: UserRecord, session: str, repository: str) -> bytes:
-    return _keys(user) + hashlib.sha256(f"{repository}/{session}".encode()).hexdigest().encode()
+    return agent_key(user.id, hashlib.sha256(f"{repository}/{session}".encode()).hexdigest())
