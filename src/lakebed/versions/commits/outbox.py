@@ -186,21 +186,18 @@ class Outbox:
         retry = Retry()
         # A process that has just begun looks at all records, in the place of one that died.
         touched, self._context.touched = self._context.touched, set()
-        is_done = False
         try:
             while True:
                 try:
-                    end = await self._gather(touched if look is Look.OWN else None, with_logs=look is Look.LOGS)
+                    return await self._gather(touched if look is Look.OWN else None, with_logs=look is Look.LOGS)
                 except PredicateFailed:
                     continue  # Another gatherer wrote an event, or moved a mark on.
                 except OutcomeUnknown as error:
                     retry.lost(error)
-                else:
-                    is_done = True
-                    return end
-        finally:
-            if not is_done:
-                self._context.touched = None
+        except BaseException:
+            # Also when cancelled: what it was to look at is looked at with all records.
+            self._context.touched = None
+            raise
 
     async def _gather(self, touched: Set[bytes] | None, *, with_logs: bool) -> int:
         found = await self._marks.read_feed()
