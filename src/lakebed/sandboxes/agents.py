@@ -48,10 +48,10 @@ class Agents:
         ids = [decode(AgentRecord, value).sandbox async for _, value in scan]
         # A sandbox may have ended before its time, or last longer. To look at each takes a read.
         if len(ids) >= SANDBOXES_MAX:
-            active = sum([await self._sandboxes.is_active(id_) for id_ in ids])
-            if active >= SANDBOXES_MAX:
+            lasting = sum([await self._sandboxes.lasts(id_) for id_ in ids])
+            if lasting >= SANDBOXES_MAX:
                 raise TooManySandboxes(
-                    f"agents of {user.id} have {active} sandboxes, and may have no more: end some "
+                    f"agents of {user.id} have {lasting} sandboxes, and may have no more: end some "
                     "(lakebed sandbox list, lakebed sandbox end)",
                     user=user.id,
                 )

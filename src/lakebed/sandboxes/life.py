@@ -185,11 +185,6 @@ class Sandboxes:
         """Return whether a sandbox has this id, also one that is being made or ended."""
         return await self._read(id_) is not None
 
-    async def is_active(self, id_: str) -> bool:
-        """Return whether a sandbox has this id and takes writes."""
-        found = await self._read(id_)
-        return found is not None and found[0].lasts_at(self._ports.clock.now_ms())
-
     async def list(
         self, repository: Repository, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> tuple[Sequence[SandboxRecord], bool]:
