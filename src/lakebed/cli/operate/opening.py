@@ -79,7 +79,7 @@ def open_page(
     running = _running_at(session, folder)
     if running and port not in {0, urlsplit(running).port}:
         raise Misuse(f"{data} is served at {running} already: leave out --port, or stop that server")
-    ticket = asyncio.run(ticket_at(options, user, host=_host_beyond(running)))
+    ticket = asyncio.run(ticket_at(options, user, host=host_beyond(running)))
     login = (ticket.user_id, ticket.secret) if ticket else None
     if not running:
         _serve_and_open(session, options, data, login, port, browse=not no_browser)
@@ -116,12 +116,12 @@ def _serve_and_open(
         serve(options, port=port, log=LogOptions(), on_ready=ready)
 
 
-def _from_here(url: str) -> str:
+def from_here(url: str) -> str:
     """Return an address of this machine for a server that listens at all of its addresses."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
-def _host_beyond(url: str) -> str:
+def host_beyond(url: str) -> str:
     """Return the host of an address, unless it is on loopback."""
     host = urlsplit(url).hostname or ""
     return "" if host == "::1" or host.startswith("127.") else host
@@ -138,7 +138,7 @@ def _running_at(session: Session, folder: Path) -> str:
     from lakebed.server import NONCE_HEADER, PROOF_HEADER, addresses_of, proof_of  # see open_page
 
     for url, key in addresses_of(folder):
-        here, nonce = _from_here(url), secrets.token_hex(16)
+        here, nonce = from_here(url), secrets.token_hex(16)
         with suppress(httpx.HTTPError, httpx.InvalidURL):
             answer = httpx.get(f"{here}/_health", headers={NONCE_HEADER: nonce}, timeout=ANSWER_S, trust_env=False)
             proof = answer.headers.get(PROOF_HEADER, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,7 @@ from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
 
 from .kv import MetadataUri
+from .opening import from_here, host_beyond
 
 app = noun("Run a server.")
 
@@ -69,12 +71,13 @@ def serve(
     """
     folder = session.data_folder(data, new=True)  # before the server, which takes a second to load
     # An exception to the import map: the command line is a composition root of the server, too.
-    from lakebed.server import LogOptions, inherited_sockets, options_of
+    from lakebed.server import LogOptions, addresses_of, inherited_sockets, options_of
     from lakebed.server import serve as serve_until_stopped
 
     options = options_of(folder, session.environment, kv)
     s3_address = _address(s3_listen, host) if s3_listen else None
     s3_urls: list[str] = []
+    beside = [address.url for address in addresses_of(folder)]
 
     def ready(url: str) -> None:
         words = f"serving {data or folder}, the page and the API, at {url}"
@@ -82,6 +85,19 @@ def serve(
         session.done(words, endpoint=url, data=str(folder), **({"s3": s3_urls[0]} if s3_urls else {}))
         # The program that started us may wait for this line.
         sys.stdout.flush()
+        if beside:
+            session.note(
+                f"also served at {' and '.join(beside)}: these servers share the folder, and each takes writes"
+            )
+
+    def new(url: str) -> None:
+        endpoint = from_here(url)
+        command = "lakebed setup"
+        if endpoint != session.settings.endpoint:
+            command += f" --endpoint {shlex.quote(endpoint)}"
+        if options.setup_secret or host_beyond(url):
+            command += " --secret SECRET"
+        session.note(f"it has no user yet. In another terminal: {command}")
 
     log = LogOptions(level=log_level.value, format=log_format.value)
     serve_until_stopped(
@@ -93,6 +109,7 @@ def serve(
         notice_s=notice,
         log=log,
         on_ready=ready,
+        on_new=new,
         s3_listen=s3_address,
         on_s3_ready=s3_urls.append,
         sockets=inherited_sockets(session.environment),

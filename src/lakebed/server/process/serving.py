@@ -63,6 +63,9 @@ FIRST_FD: Final = 3
 """The descriptor of the first socket that a service manager passes on."""
 NOTICE: Final = b"n"
 """The parent writes this to a worker when the whole server ends, because balancers must leave it."""
+READY: Final = b"ready\n"
+NEW: Final = b"new\n"
+"""A worker writes one of these to the parent when it serves. NEW: the installation has no user yet."""
 BEAT_S: Final = 1.0
 """Seconds between beats of a worker's event loop to the parent."""
 SILENT_S: Final = 30.0
@@ -95,6 +98,7 @@ def serve(
     notice_s: float = 0,
     log: LogOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
+    on_new: Callable[[str], None] | None = None,
     s3_listen: tuple[str, int] | None = None,
     on_s3_ready: Callable[[str], None] | None = None,
     sockets: Sequence[socket.socket] = (),
@@ -102,8 +106,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, and return when everything is closed. Call it in the main thread.
 
-    `on_ready` is called once, with the URL, when requests are answered. Port 0 selects a free port. At the end, the
-    server accepts connections for `notice_s` but is not ready; then requests under way get `drain_s` to end.
+    `on_ready` is called once, with the URL, when requests are answered; then `on_new`, if the installation has no user.
+    Port 0 selects a free port. At the end, the server accepts connections for `notice_s` but is not ready; then
+    requests under way get `drain_s` to end.
     `log` None: the caller configured the logs of this process; its workers log warnings as text.
     `s3_listen` is a host and port for S3 requests only. `on_s3_ready` gets its URL, and is called first.
     `sockets` listen already (`inherited_sockets`) and replace both addresses: the API's and optionally S3's.
@@ -144,12 +149,14 @@ def serve(
         options = replace(options, aside=_works_aside(options, workers), proof_key=secrets.token_hex(16))
         urls = [_url_of(listener) for listener in listeners]
 
-        def ready() -> None:
+        def ready(is_new: bool) -> None:
             stack.enter_context(noting_address(options.data_dir, urls[0], options.proof_key))
             if on_s3_ready is not None and len(urls) > 1:
                 on_s3_ready(urls[1])
             if on_ready is not None:
                 on_ready(urls[0])
+            if on_new is not None and is_new:
+                on_new(urls[0])
 
         if log is not None:
             configure_logs(log)
@@ -282,7 +289,7 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
 async def serve_here(
     options: ServerOptions,
     listeners: Sequence[socket.socket],
-    ready: Callable[[], None],
+    ready: Callable[[bool], None],
     process: ProcessOptions,
     *,
     others: Sequence[socket.socket] = (),
@@ -291,6 +298,7 @@ async def serve_here(
 ) -> None:
     """Serve in this process until a signal, or until `stop` is set; then drain.
 
+    `ready` gets whether the installation has no user yet.
     `others` are the sockets of other workers, for when one of them hangs (`draining.py`).
     `at_once` set as well: drain without notice, because no balancer has to leave.
     """
@@ -305,6 +313,7 @@ async def serve_here(
     with _signals(stop, hurry):
         own = WorkerOrders(options=options, listener_fds=(), other_fds=(), process=process)
         async with opened(options, Aside(encode_orders(own)) if options.aside else None) as state:
+            is_new = await state.accounts.installation() is None
             calm_the_collector()
             keep_memory()
             server = DrainingServer(_config(state, options), state.drain, process.drain_s, process.notice_s, others)
@@ -319,7 +328,7 @@ async def serve_here(
             try:
                 await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
                 if server.is_up.is_set():
-                    ready()
+                    ready(is_new)
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if at_once is not None and at_once.is_set():
                     server.notice_s = 0
@@ -440,7 +449,7 @@ class _Parent:
         options: ServerOptions,
         shares: Sequence[Sequence[socket.socket]],
         process: ProcessOptions,
-        ready: Callable[[], None],
+        ready: Callable[[bool], None],
     ) -> None:
         self._listeners = [listener for share in shares for listener in share]
         self._process = process
@@ -453,6 +462,7 @@ class _Parent:
         self._share_of: dict[int, int] = {}
         """The share of each worker, by process id."""
         self._ready = ready
+        self._is_new = False
         self._running: list[Popen[bytes]] = []
         self._leaving: list[Popen[bytes]] = []
         self._heard: dict[int, float] = {}
@@ -466,7 +476,7 @@ class _Parent:
             try:
                 for share in range(len(self._orders)):
                     await self._start(share)
-                self._ready()
+                self._ready(self._is_new)
                 await self._watch(stop)
             finally:
                 await self._stop_all()
@@ -480,7 +490,9 @@ class _Parent:
         self._running.append(process)
         self._share_of[process.pid] = share
         assert process.stdout is not None
-        if await asyncio.to_thread(process.stdout.readline) != b"ready\n":
+        answer = await asyncio.to_thread(process.stdout.readline)
+        self._is_new = answer == NEW
+        if answer not in {READY, NEW}:
             raise WorkerFailed("a worker process could not start; its own message is above", pid=process.pid)
         self._heard[process.pid] = time.monotonic()
         threading.Thread(target=self._listen_to, args=(process,), daemon=True).start()

@@ -1,8 +1,8 @@
 """One of several worker processes: `python -m lakebed.server.process.worker`. Only serving.py starts it.
 
 The first line of standard input has the orders. Its end is the order to stop: with notice after a NOTICE byte, and
-otherwise at once, because another worker replaces it or the parent died. Standard output gets `ready` once, and then
-a byte each BEAT_S while the event loop runs.
+otherwise at once, because another worker replaces it or the parent died. Standard output gets READY or NEW, and then a
+byte each BEAT_S while the event loop runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from lakebed.base import LakebedError
 from lakebed.server.operate.logs import configure_logs
 
-from .serving import BEAT_S, WorkerOrders, decode_orders, run_in_loop, serve_here
+from .serving import BEAT_S, NEW, READY, WorkerOrders, decode_orders, run_in_loop, serve_here
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ async def _work(orders: WorkerOrders) -> None:
 
     loop.add_reader(sys.stdin.fileno(), on_input)
 
-    def ready() -> None:
-        os.write(sys.stdout.fileno(), b"ready\n")
+    def ready(is_new: bool) -> None:
+        os.write(sys.stdout.fileno(), NEW if is_new else READY)
         beat()
 
     def beat() -> None:
