@@ -462,7 +462,6 @@ class _Parent:
         self._share_of: dict[int, int] = {}
         """The share of each worker, by process id."""
         self._ready = ready
-        self._is_new = False
         self._running: list[Popen[bytes]] = []
         self._leaving: list[Popen[bytes]] = []
         self._heard: dict[int, float] = {}
@@ -474,9 +473,7 @@ class _Parent:
         stop = asyncio.Event()
         with _signals(stop, self._terminate_all, self._replace_all):
             try:
-                for share in range(len(self._orders)):
-                    await self._start(share)
-                self._ready(self._is_new)
+                self._ready(any([await self._start(share) for share in range(len(self._orders))]))
                 await self._watch(stop)
             finally:
                 await self._stop_all()
@@ -485,17 +482,18 @@ class _Parent:
         logger.info("replacing %d workers", len(self._running))
         self._to_replace = list(self._running)
 
-    async def _start(self, share: int) -> None:
+    async def _start(self, share: int) -> bool:
+        """Return whether the installation has no user yet."""
         process = await asyncio.to_thread(_spawn, self._orders[share])
         self._running.append(process)
         self._share_of[process.pid] = share
         assert process.stdout is not None
         answer = await asyncio.to_thread(process.stdout.readline)
-        self._is_new = answer == NEW
         if answer not in {READY, NEW}:
             raise WorkerFailed("a worker process could not start; its own message is above", pid=process.pid)
         self._heard[process.pid] = time.monotonic()
         threading.Thread(target=self._listen_to, args=(process,), daemon=True).start()
+        return answer == NEW
 
     def _listen_to(self, process: Popen[bytes]) -> None:
         """Record each beat, until the worker ends or its pipe is closed."""
