@@ -22,7 +22,6 @@ from typing import Any
 
 from lakebed.base import ExitCode
 
-from .histories.command import main as record_histories
 from .planted.blind import NothingFits, blind, warm_up
 from .planted.exercised import Exercised
 from .planted.guards import PAGE, filled_in
@@ -33,7 +32,6 @@ from .ports.actors import Violation
 from .scenes.swarms import SWARM_FAULTS, swarm
 from .search.exploring import Explored, TooManyStates, explore
 from .search.scheduling import run_seed
-from .storms import main as storm
 from .summing import sum_up
 from .worlds.small import WHOLE_MAX_S, World, small_worlds, write_costs
 
@@ -41,10 +39,6 @@ from .worlds.small import WHOLE_MAX_S, World, small_worlds, write_costs
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 if nothing was violated and no mutant missed."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments[:1] == ["histories"]:
-        return record_histories(arguments[1:])
-    if arguments[:1] == ["storm"]:
-        return storm(arguments[1:])
     if arguments[:1] == ["guards"]:
         PAGE.write_text(filled_in(PAGE.read_text(), MUTANTS))
         return 0
@@ -254,9 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     random.add_argument("--seed", type=int, default=0, help="which mutations are drawn")
     random.add_argument("--only", default="", help="only files with this in their path")
     random.add_argument("--notes", type=Path, help="file that notes each; those in it are not looked at again")
-    commands.add_parser("histories", help="record clients of real servers, and judge (histories --help)")
     commands.add_parser("guards", help="write where each bug is caught into docs/design/guards.md")
-    commands.add_parser("storm", help="storm real servers behind a store that fails (storm --help)")
     for command in (every, many, bugs, random):
         command.add_argument("--json", action="store_true", help="one JSON object on the last line")
     return parser

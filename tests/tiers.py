@@ -91,7 +91,7 @@ PARTS: Final = (
     Part("benchmarks", 20, ("tests/bench/*",), 8),
     Part("Spark, the second engine", 30, ("@spark [[]spark",), 12),
     Part("Spark", 50, ("@spark",)),
-    Part("simulator", 60, ("tests/sim/*",), 3),
+    Part("simulator", 60, ("tests/sim/*", "tests/outside/*"), 3),
     Part("collections", 130, ("tests/gc/*",)),
     Part("collections on the local engine", 40, ("tests/spark/*",), 3),
     Part("databases", 40, ("tests/kv/*",), 2),
@@ -109,7 +109,7 @@ ROTATING: Final = {
     "tests/server/process/test_behind_a_balancer.py::test_a_rolling*": 2,
     "tests/server/web/test_browser.py::test_no_name_of*": 4,
     "tests/sim/test_merging.py::*[[]*": 2,
-    "tests/sim/test_storm.py::test_a_storm_*": 3,
+    "tests/outside/test_storm.py::test_a_storm_*": 3,
     "tests/spark/*.py::*[[]spark*": 2,
 }
 """Of the cases of such a test, `--all` too takes one in so many, others at each commit: they try one promise with
@@ -201,13 +201,14 @@ def resting(nodeids: Sequence[str], turn: str) -> set[str]:
 def scope_of(nodeid: str) -> str:
     """Name what one of several processes runs as a whole: a file, or all tests that share the session of Spark.
 
-    The local engine's tests of such a file run beside it. Each test of the simulator is alone, for its files are long.
+    The local engine's tests of such a file run beside it. Each test of the simulator, and of servers from outside, is
+    alone, for their files are long.
     """
     file, _, test = nodeid.partition("::")
     match file.split("/")[1]:
         case "spark" if "[local" not in test and not file.endswith(("test_standalone.py", "test_clusters.py")):
             return "spark"
-        case "sim":
+        case "sim" | "outside":
             return nodeid
         case _:
             return file

@@ -24,7 +24,7 @@ from lakebed.server import ServerOptions
 from tests.cli.conftest import Shell
 from tests.kv.servers import DATABASES, database
 from tests.kv.test_copying import PARTITIONS, fill
-from tests.server.process.test_kill_storm import check_storm
+from tests.outside.test_kill_storm import check_storm
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 

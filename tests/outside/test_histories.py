@@ -11,13 +11,22 @@ from typing import Literal
 import pytest
 
 from lakebed.kv import sqlite_uri, store_partitions
-from sim.__main__ import main
-from sim.histories import Call, Verdict, calls_of, elle_lines, judge, read_events, write_events
-from sim.histories.events import BadRecording, Event, Micro
-from sim.histories.lists import check_across, check_lists
-from sim.histories.recording import Plan, Recording, record
-from sim.histories.registers import check_registers, linearize
-from sim.histories.servers import Patch, patched_copy
+from tests.outside.histories.__main__ import main
+from tests.outside.histories.events import (
+    BadRecording,
+    Call,
+    Event,
+    Micro,
+    calls_of,
+    elle_lines,
+    read_events,
+    write_events,
+)
+from tests.outside.histories.judging import Verdict, judge
+from tests.outside.histories.lists import check_across, check_lists
+from tests.outside.histories.recording import Plan, Recording, record
+from tests.outside.histories.registers import check_registers, linearize
+from tests.outside.servers import Patch, patched_copy
 
 _PROCESSES = itertools.count()
 
@@ -287,7 +296,7 @@ def test_servers_that_are_killed_keep_every_promise_on_the_database_that_is_name
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = sqlite_uri(tmp_path / "kv.db")
-    command = ["histories", "--seconds", "4", "--processes", "2", "--kill", "--kv", uri]
+    command = ["--seconds", "4", "--processes", "2", "--kill", "--kv", uri]
 
     code = main([*command, "--out", str(tmp_path), "--json"])
 
@@ -326,7 +335,7 @@ def test_the_command_judges_a_kept_recording(tmp_path: Path, capsys: pytest.Capt
     ]
     write_events(tmp_path / "history.jsonl", events)
 
-    code = main(["histories", "--check", str(tmp_path / "history.jsonl"), "--json"])
+    code = main(["--check", str(tmp_path / "history.jsonl"), "--json"])
 
     assert code == 1
     assert "FORBIDDEN: lost-append on b" in capsys.readouterr().out

@@ -23,7 +23,7 @@ from bench.http import Answer, Connection, Peer, objects_url, started
 from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
 from lakebed.versions import Versions, keys
-from sim.storms.settling import AFTER, claims, clean_up, collect, read_branch, unnamed
+from tests.outside.storms.settling import AFTER, claims, clean_up, collect, read_branch, unnamed
 
 ROUNDS = int(os.environ.get("LAKEBED_TEST_KILLS", "20"))
 WRITERS = 6

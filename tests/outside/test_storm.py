@@ -14,15 +14,15 @@ import pytest
 from bench.http import Connection
 from lakebed.objectstore import DeleteFailure, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
-from sim.histories.servers import Patch
-from sim.storms import Plan, storm
-from sim.storms.faults import Fault, Kind, schedule
-from sim.storms.journal import Line
-from sim.storms.judging import judge
-from sim.storms.model import Model, body_of, value_of
-from sim.storms.proxy import Fate, FaultyProxy, faulty_proxy
-from sim.storms.settling import collect, unnamed
 from tests.objectstore.s3_servers import client_of, serve_moto
+from tests.outside.servers import Patch
+from tests.outside.storms.faults import Fault, Kind, schedule
+from tests.outside.storms.journal import Line
+from tests.outside.storms.judging import judge
+from tests.outside.storms.model import Model, body_of, value_of
+from tests.outside.storms.proxy import Fate, FaultyProxy, faulty_proxy
+from tests.outside.storms.settling import collect, unnamed
+from tests.outside.storms.storm import Plan, storm
 
 UNSHARED = Patch(
     "versions/hard_delete.py",

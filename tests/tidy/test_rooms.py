@@ -40,7 +40,7 @@ TABLES = (
 )
 
 TESTS = ROOT / "tests"
-BESIDE = {"bench", "compat", "deploy", "formats", "sim", "spark", "tidy"}
+BESIDE = {"bench", "compat", "deploy", "formats", "outside", "sim", "spark", "tidy"}
 """Folders of tests that are no part of the source: they prove something of the whole."""
 ELSEWHERE = {
     ".": "cli",

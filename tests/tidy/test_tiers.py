@@ -103,7 +103,7 @@ def test_a_dear_test_is_taken_more_seldom_than_others_of_its_part_and_every_comm
 def test_of_the_cases_of_a_test_each_has_its_turn_and_some_case_runs_at_every_commit() -> None:
     file = "tests/compat/test_databases.py"
     stories, backup = {f"{file}::test_story[{name}]" for name in "abcde"}, f"{file}::test_backup[a]"
-    storms = {f"tests/sim/test_storm.py::test_a_storm_{name}" for name in "xyz"}
+    storms = {f"tests/outside/test_storm.py::test_a_storm_{name}" for name in "xyz"}
     other = "tests/auth/test_keys.py::test_x[a]"
     asked = [*sorted(stories), backup, *sorted(storms), other]
     rests = [resting(asked, f"{turn:08x}") for turn in range(60)]

@@ -3,7 +3,3 @@
 `events.py` holds a recording and `recording.py` makes one. `lists.py` judges logs of branches, `registers.py` staged
 objects, `judging.py` sums up. The judges know nothing of the server; docs/guide/isolation.md says what they look for.
 """
-
-from .events import Call, Event, calls_of, elle_lines, read_events, write_events
-from .judging import Verdict, judge
-from .lists import Anomaly

@@ -1,4 +1,4 @@
-"""`python -m sim histories`: record and judge, or judge a recording again."""
+"""`python -m tests.outside.histories`: record and judge, or judge a recording again."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _show(verdict: Verdict) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sim histories", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.outside.histories", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long clients call")
     parser.add_argument("--seed", type=int, default=0, help="what clients choose; the schedule is the machine's")
     parser.add_argument("--processes", type=int, default=3, help="servers over one folder")

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench.http import Answer, objects_url
+from tests.outside.servers import Client, Fleet, NoAnswer, NotSent, Patch, fleet
 
 from .events import Event, Micro
-from .servers import Client, Fleet, NoAnswer, NotSent, Patch, fleet
 
 REPOSITORY: Final = "history"
 ROOT: Final = f"/repositories/{REPOSITORY}"

@@ -7,6 +7,3 @@ faults.py         the schedule of faults, and what carries it out
 collectors.py     collections and erasures, as commands
 looking.py        what is left, written down; judging.py: what of that must not be
 """
-
-from .command import main
-from .storm import Plan, Storm, storm

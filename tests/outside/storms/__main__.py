@@ -1,4 +1,4 @@
-"""`python -m sim storm`: storm and judge, or judge a storm again."""
+"""`python -m tests.outside.storms`: storm and judge, or judge a storm again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _show(found: Storm, folder: Path, *, is_json: bool) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sim storm", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.outside.storms", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30, help="how long clients call")
     parser.add_argument("--minutes", type=float, help="the same in minutes")
     parser.add_argument("--seed", type=int, default=0, help="what clients choose, and the schedule of faults")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from bench.http import Answer, objects_url
-from sim.histories.servers import Client, NoAnswer, NotSent
+from tests.outside.servers import Client, NoAnswer, NotSent
 
 from .journal import CALLS, Journal
 from .model import ABSENT, DUE, MAIN, PART, Model, Place, body_of, value_of

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote
 
-from sim.histories.servers import Client, NoAnswer, NotSent
+from tests.outside.servers import Client, NoAnswer, NotSent
 
 from .clients import REPOSITORY, ROOT, target_of
 from .installations import Installation

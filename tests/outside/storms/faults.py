@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from sim.histories.servers import Server
+from tests.outside.servers import Server
 
 from .collectors import Collectors
 from .installations import Installation

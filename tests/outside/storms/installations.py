@@ -22,7 +22,7 @@ from bench.http import started
 from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
 from lakebed.versions import Versions
-from sim.histories.servers import Fleet, Patch, Server, fleet_of, patched_copy
+from tests.outside.servers import Fleet, Patch, Server, fleet_of, patched_copy
 
 from .clients import REPOSITORY
 from .disk import Disk, disk
@@ -217,7 +217,7 @@ def _s3_options(port: int) -> ObjectStoreOptions:
         s3_endpoint=f"http://127.0.0.1:{port}",
         s3_region="us-east-1",
         s3_access_key_id="storm",
-        s3_secret_access_key="storm",  # noqa: S106  # the store takes any
+        s3_secret_access_key="storm",  # the store takes any
     )
 
 

@@ -16,7 +16,7 @@ from lakebed.base import LakebedError, NotFound
 from lakebed.gc.api.showing import ledger_rows_of
 from lakebed.gc.messages import CERTIFICATES_PREFIX, LedgerQuery
 from lakebed.versions import Versions
-from sim.histories.servers import Client
+from tests.outside.servers import Client
 
 from .collectors import DONE, Collectors, Eraser, abort_upload, open_uploads
 from .installations import HOUR_S, Installation

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakebed.base import Conflict, LakebedError, Unavailable
-from sim.histories.servers import Client, Patch
+from tests.outside.servers import Client, Patch
 
 from .clients import ON, REPOSITORY, ROOT, Caller, StormClient
 from .collectors import RESTORED, Collectors, Eraser
