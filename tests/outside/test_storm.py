@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import itertools
 import random
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import lakebed
 from bench.http import Connection
 from lakebed.objectstore import DeleteFailure, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
 from tests.objectstore.s3_servers import client_of, serve_moto
 from tests.outside.servers import Patch
+from tests.outside.storms.clients import OUTCOMES_UNKNOWN
 from tests.outside.storms.faults import Fault, Kind, schedule
 from tests.outside.storms.journal import Line
 from tests.outside.storms.judging import judge
@@ -80,6 +83,19 @@ def test_equal_seeds_have_equal_faults() -> None:
 
     assert some(1) == some(1)
     assert some(1) != some(2)
+
+
+def test_a_storm_foresees_each_way_in_which_the_core_does_not_know_an_outcome() -> None:
+    calls = [
+        node
+        for file in (Path(lakebed.__file__).parent / "versions").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "OutcomeUnknown"
+    ]
+    messages = [ast.unparse(node.args[0]).encode() for node in calls]
+
+    assert messages
+    assert [each for each in messages if not any(text in each for text in OUTCOMES_UNKNOWN)] == []
 
 
 def call(number: int, t: float, end: str, more: dict[str, object] | None = None, **begun: object) -> list[Line]:

@@ -34,6 +34,9 @@ OUTCOMES_UNKNOWN: Final = (
     b"were done:",
     b"may be stored or not",
     b"known to be done",
+    b"may have taken this write",
+    b"may have been first",
+    b"took its place, or a commit came first",
     b"the database is damaged",  # So SQLite calls pages that the disk does not give. Its whole file is read at the end.
     b"<Code>InternalError</Code>",
 )
