@@ -56,9 +56,7 @@ class Shell:
         return subprocess.Popen(
             [sys.executable, "-m", "lakebed", *arguments],
             env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **self.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
 
 

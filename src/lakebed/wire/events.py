@@ -77,8 +77,7 @@ class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class EventSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription and its progress. `behind`: the number of waiting events.
-
+    """A subscription and its progress. `behind`: events after its position, also those that its filters leave out.
 
     `failures` in a row, with the last `error`. Only the answer to its creation contains `secret`.
     """
@@ -92,12 +91,18 @@ class EventSubscription(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str
     position: int
     behind: int
-    # Of events removed before delivery.
+    # Of those behind: events removed before delivery.
     missed: int
     failures: int
     error: str
     delivered_ms: int
     secret: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def waiting(self) -> str:
+        """Return how many events are to be delivered, in words. To count with filters, all would be read."""
+        kept = self.behind - self.missed
+        return f"up to {kept:,}" if kept and (self.refs or self.operations or self.kinds) else f"{kept:,}"
 
 
 class EventSubscriptionList(msgspec.Struct, frozen=True, kw_only=True):

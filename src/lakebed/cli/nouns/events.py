@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from lakebed.base import EventKind, count_of
+from lakebed.base import EventKind
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.output import human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
@@ -68,6 +68,9 @@ def follow(
     """Print events as they come, until interrupted."""
     repository = parse_repository(uri)
     position = session.client.events.page(repository, amount=1).last if after is None else after
+    if session.shows_progress:
+        before = "" if position else " There are none before the first subscription: `lakebed events subscribe`"
+        session.note(f"waiting for events behind position {position}, until Ctrl-C.{before}")
     while True:
         last = session.client.events.page(repository, amount=1).last
         events = list(
@@ -89,7 +92,7 @@ def subscriptions(session: Session, uri: RepositoryArgument) -> None:
         "subscription": lambda one: one.id,
         "target": lambda one: one.target,
         "position": lambda one: one.position,
-        "waiting": lambda one: one.behind,
+        "waiting": lambda one: one.waiting,
         "failures": lambda one: one.failures,
         "error": lambda one: one.error,
     }
@@ -122,8 +125,8 @@ def unsubscribe(
     """End a subscription. Events that wait for it are not delivered."""
     repository = parse_repository(uri)
     found = session.client.events.get(repository, subscription)
-    waiting = count_of(found.behind, "event")
-    session.confirm(f"End the subscription of {printable(found.target)}, for which {waiting} wait?", yes=yes)
+    question = f"End {subscription}? Events that wait for {printable(found.target)}: {found.waiting}"
+    session.confirm(question, yes=yes)
     session.client.events.unsubscribe(repository, subscription)
     session.done(f"ended {subscription}", found)
 
@@ -137,4 +140,4 @@ def replay(
 ) -> None:
     """Deliver events again, from a position on."""
     replayed = session.client.events.replay(parse_repository(uri), subscription, after)
-    session.done(f"{subscription}: {count_of(replayed.behind, 'event')} to deliver", replayed)
+    session.done(f"{subscription}: events to deliver: {replayed.waiting}", replayed)
