@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lakebed.base import Denied, check_branch, check_repository
+from lakebed.operations import history, repositories
 
 from .asking import Operations
 
@@ -16,6 +18,8 @@ READ_ONLY: Final = (
 
 
 PARSERS_MAX: Final = 2
+START: Final = "start"
+"""Stands for the name of a tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,10 @@ class FixedBranch:
             repository=check_repository(repository), branch=check_branch(branch), operations=operations
         )
 
+    @property
+    def args(self) -> tuple[str, str]:
+        return self._writer.repository, self._writer.branch
+
     async def writer(self, repository: str) -> Writer:
         if repository != self._writer.repository:
             raise Denied(
@@ -80,6 +88,19 @@ class Scope:
     writers: Writers
     repositories: tuple[str, ...] = ()
     parsers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PARSERS_MAX))
+
+    async def check_names(self) -> None:
+        """Check that what the connection names exists. Its tools would find that out one by one, and late.
+
+        Raises:
+            NotFound: a repository, or the branch that takes writes, does not exist.
+        """
+        for repository in self.repositories:
+            with suppress(Denied):  # the tools say so
+                await self.operations.call(repositories.GET_REPOSITORY, (repository,), {}, tool=START)
+        if isinstance(self.writers, FixedBranch):
+            with suppress(Denied):
+                await self.operations.call(history.GET_BRANCH, self.writers.args, {}, tool=START)
 
     def check(self, repository: str) -> str:
         """

@@ -106,12 +106,14 @@ def test_the_configurations_of_the_guide_are_json() -> None:
 def test_what_cannot_be_is_refused_before_anything_starts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     both = shell("mcp", "--read-only", "--branch", "lakefs://lake/agent")
     half = shell("mcp", "--branch", "lake")
+    gone = shell("mcp", "--repository", "lakefs://gone")
     login = shell("mcp", LAKEBED_SECRET_ACCESS_KEY="wrong")
     monkeypatch.setattr("lakebed.agents.is_installed", lambda: False)
     without = shell("mcp")
 
     assert (both.code, both.err) == (2, "error: choose one: --read-only, --branch, or a sandbox (--ttl, --from)\n")
     assert (half.code, half.err) == (2, "error: lakefs://lake: the ref is missing (lakefs://repository/ref)\n")
+    assert (gone.code, "repository gone" in gone.err) == (3, True)
     assert login.code == 1
     assert "does not accept access key" in login.err
     assert (without.code, without.err) == (

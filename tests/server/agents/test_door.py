@@ -408,6 +408,18 @@ class TestDoor:
         assert "has no parameter 'write': there are branch, from, read_only, repository, session, ttl" in odd.text
         assert [each.status_code for each in (odd, both, half)] == [400, 400, 400]
 
+    async def test_a_branch_or_repository_that_does_not_exist_is_refused_at_the_beginning(
+        self, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        async def begin(method: str, query: str) -> tuple[int, str]:
+            call = {"jsonrpc": "2.0", "id": 1, "method": method}
+            answer = await client.post(f"http://localhost/mcp?{query}", json=call, headers=HEADERS)
+            return answer.status_code, answer.json()["message"]
+
+        for method in ("initialize", "tools/list"):
+            assert await begin(method, "branch=lake/nope") == (404, "branch nope not found")
+            assert await begin(method, "repository=nope") == (404, "repository nope not found")
+
     async def test_without_the_package_the_answer_says_what_to_install(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

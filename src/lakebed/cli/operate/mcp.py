@@ -75,7 +75,9 @@ def mcp(
         else:
             writers = agents.OwnSandbox(own, agents.InMemory(own, connected), source=source, ttl=ttl)
         named = tuple(parse_repository(_as_uri(each)) for each in repository or [])
-        asyncio.run(agents.serve_stdio(agents.Scope(operations=own, writers=writers, repositories=named)))
+        scope = agents.Scope(operations=own, writers=writers, repositories=named)
+        asyncio.run(scope.check_names())  # as above
+        asyncio.run(agents.serve_stdio(scope))
 
 
 def _as_uri(text: str) -> str:

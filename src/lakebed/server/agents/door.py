@@ -37,6 +37,9 @@ BODY_BYTES_MAX: Final = 512 << 10
 """The size limit of one message. The package decodes 20 MiB a second and blocks the event loop meanwhile."""
 SESSION: Final = b"mcp-session-id"
 """A client of an early version of the protocol sends what it got at the beginning. Others have no session."""
+BEGIN: Final = "initialize"
+_EARLY: Final = frozenset({BEGIN, "tools/list"})
+"""An agent sends one of these before it calls a tool; BEGIN only in early versions of the protocol."""
 _OF_SANDBOX: Final = frozenset({"from", "session", "ttl"})
 _QUERY: Final = _OF_SANDBOX | {"branch", "repository", "read_only"}
 _NAME: Final = re.compile(r"[!-~]{0,128}")
@@ -59,6 +62,7 @@ class AgentsDoor:
             NotAuthenticated: the login is missing or wrong.
             Answer: the package of agents is not installed on this server.
             InvalidBody, InvalidParameter: the body is too large, or the query is wrong.
+            NotFound: the query names a repository or branch that does not exist.
         """
         request.operation_name = "mcp"
         if request.scope["method"] != "POST":
@@ -72,8 +76,11 @@ class AgentsDoor:
         await self._load()
         scope = self._scope(request)
         body = await request.small_body(BODY_BYTES_MAX)
+        method = _method_of(body)
+        if method in _EARLY:
+            await scope.check_names()
         status, headers, content = await agents.answer_over_http(scope, request.scope, body)
-        if not scope.writers.is_read_only and request.raw_header(SESSION) is None and _begins(body):
+        if not scope.writers.is_read_only and request.raw_header(SESSION) is None and method == BEGIN:
             headers.append((SESSION, self._state.ports.ids.fresh().encode()))
         return RawResponse(status, headers, content)
 
@@ -131,12 +138,12 @@ class _Message(msgspec.Struct):
     method: str = ""
 
 
-def _begins(body: bytes) -> bool:
-    """Return whether a message begins a session."""
+def _method_of(body: bytes) -> str:
+    """Return the method that a message calls; empty where it is none."""
     try:
-        return msgspec.json.decode(body, type=_Message).method == "initialize"
+        return msgspec.json.decode(body, type=_Message).method
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
+        return ""
 
 
 class KeptForAll:
