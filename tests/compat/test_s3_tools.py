@@ -333,6 +333,7 @@ def test_minios_client_is_told_by_name_what_is_not_here(mc: Tool, repository: la
         "PutObjectTagging": ("tag", "set", f"{branch}/a", "a=b"),
         "PutBucketLifecycleConfiguration": ("ilm", "rule", "add", "--expire-days", "3", branch),
         "PutBucketNotificationConfiguration": ("event", "add", branch, "arn:aws:sqs::1:webhook"),
+        "ListenBucketNotification": ("watch", branch),
         "DeleteBucket": ("rb", f"lake/{repository.id}.empty"),
         "x-amz-tagging": ("cp", "--tags", "a=b", file, f"{branch}/b"),
         "x-amz-object-lock-mode": (

@@ -145,6 +145,14 @@ async def test_a_form_of_a_browser_is_refused_by_name(stranger: httpx.AsyncClien
     assert (answer.status_code, "PostObject is not implemented" in answer.text) == (501, True)
 
 
+@pytest.mark.parametrize("path", ["/", "/lake.main", "/lake.main/"])
+async def test_listening_for_events_is_refused_by_name(s3: httpx.AsyncClient, path: str) -> None:
+    answer = await s3.get(f"{path}?events=s3%3AObjectCreated%3A%2A&events=s3%3AObjectRemoved%3A%2A&ping=10")
+
+    assert answer.status_code == 501
+    assert f"Listen{'Bucket' * (path != '/')}Notification is not implemented" in answer.text
+
+
 async def test_the_token_of_other_credentials_is_refused_with_its_variable(s3: httpx.AsyncClient) -> None:
     answer = await s3.get("/lake.main/a", headers={"x-amz-security-token": "of-another"})
 

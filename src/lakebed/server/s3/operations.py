@@ -14,7 +14,7 @@ from lakebed.operations import AnyOperation, history, objects, repositories
 from lakebed.server.http.fields import CONDITIONS
 
 from .errors import NotImplementedByName, S3Error
-from .requests.requests import Level, S3Request
+from .requests.requests import LISTENS, Level, S3Request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +168,8 @@ OPERATIONS: Final = tuple(dict.fromkeys([*_PLAIN.values(), *_BY_SUBRESOURCE.valu
 
 _VERBS: Final = {"GET": "Get", "HEAD": "Head", "PUT": "Put", "POST": "Post", "DELETE": "Delete"}
 _OTHERS: Final[dict[tuple[Level, str, str], str]] = {
+    ("service", "GET", LISTENS): "ListenNotification",
+    ("bucket", "GET", LISTENS): "ListenBucketNotification",
     ("bucket", "GET", "session"): "CreateSession",
     ("object", "POST", "restore"): "RestoreObject",
     ("object", "POST", "select"): "SelectObjectContent",

@@ -42,6 +42,8 @@ OWNER: Final = "lakebed"
 METADATA: Final = b"x-amz-meta-"
 METADATA_BYTES_MAX: Final = 2048
 PAIRS_MAX: Final = 1_000
+LISTENS: Final = "events"
+"""A parameter that clients of MinIO repeat, as no other one is. No operation has it, so it is refused by name."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +136,7 @@ class S3Request(RestRequest):
             raise S3Error("InvalidURI", str(error)) from error
         asked_for: dict[str, str] = {}
         for name, value in self.pairs:
-            if name in asked_for:
+            if name in asked_for and name != LISTENS:
                 raise S3Error("InvalidArgument", f"the parameter {name} occurs more than once")
             asked_for[name] = value
         is_v2 = "AWSAccessKeyId" in asked_for
