@@ -34,7 +34,7 @@ def list_runs(
     commit: Annotated[str, Option("--commit", help="Only runs of this commit, by its whole id.")] = "",
     limit: LimitOption = None,
 ) -> None:
-    """List runs of hooks, the newest first."""
+    """List runs of hooks, the newest first. A run is listed once its last hook has ended."""
     columns: dict[str, Callable[[ActionRun], object]] = {
         "run": lambda run: run.run_id,
         "began": lambda run: human_date(run.start_time),
@@ -44,7 +44,7 @@ def list_runs(
         "status": lambda run: run.status,
     }
     found = session.client.actions.list(parse_repository(uri), branch=branch, commit=commit, limit=limit)
-    session.show_table(found, columns, otherwise="no run of hooks")
+    session.show_table(found, columns, otherwise="no run of hooks has ended")
 
 
 @app.command("show")
