@@ -106,6 +106,13 @@ def test_the_message_is_the_servers_own() -> None:
         (lambda c: c.repositories.get("lake"), "repository not found", "lakefs://lake: repository not found"),
         (lambda c: c.objects.stat("lake", "main", "a/b"), "not found", "lakefs://lake/main/a/b: not found"),
         (lambda c: c.branches.get("lake", "dev"), "branch not found", "lakefs://lake/dev: branch not found"),
+        (
+            lambda c: c.quotas.set("lake", "dev", limit_bytes=1),
+            "branch not found",
+            "lakefs://lake/dev: branch not found",
+        ),
+        (lambda c: c.history.merge("lake", "dev", "x"), "branch not found", "lakefs://lake/x: branch not found"),
+        (lambda c: list(c.history.log("lake", "dev")), "ref: not found", "lakefs://lake/dev: not found"),
         (lambda c: c.users.get("bob"), "user not found", "bob: user not found"),
         (
             lambda c: c.branches.cherry_pick("lake", "main", ref="dev", parent_number=1),

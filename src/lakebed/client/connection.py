@@ -120,6 +120,8 @@ def about_of(operation: AnyOperation, arguments: Sequence[str], query: Query, bo
     if repository is None:
         return [*arguments[:1]]
     refs = [names[name] for name in _REFS if name in names]
+    if branch := str(query.get("branch") or ""):
+        refs.append(branch)
     path = str(query.get("path") or "")
     if source := getattr(body, "src_path", ""):
         return [_uri(repository, getattr(body, "src_ref", "") or refs[0], source), _uri(repository, refs[0], path)]

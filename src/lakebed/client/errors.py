@@ -142,7 +142,9 @@ def error_of(
     if expired is not None:
         return ObjectExpired(message, status=status, request=request, expired=expired)
     if about and message in _UNNAMED:
-        message = f"{' or '.join(about)}: {message}"
+        # Only the last is a branch for sure: the others are refs of any kind.
+        named = about[-1] if message == "branch not found" else " or ".join(about)
+        message = f"{named}: {message.removeprefix('ref: ')}"
     elif about and (words := next((one for one in _NEXT if f"{message}:".startswith(f"{one}:")), "")):
         # The server's name of the branch is in the words that the request was about.
         message = f"{about[-1]}: {words}: {_NEXT[words]}"
