@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import threading
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
+from lakebed.base import in_words
 from lakebed.hooks import HookFailed, HookOptions, webhook
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -80,3 +83,32 @@ def test_no_hook_reaches_a_private_network_unless_the_server_allows_it(host: str
 
 def _send(host: str, options: HookOptions) -> None:
     webhook.send({"url": f"http://{host}:9/", "timeout": "10m"}, {}, options=options, log=print)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (TimeoutError(), "timeout error"),
+        (http.client.IncompleteRead(b"12"), "incomplete read"),
+        (KeyError("id"), "there is no 'id'"),
+        (httpx.ConnectTimeout(""), "connect timeout"),
+    ],
+)
+def test_an_error_is_told_without_the_name_of_its_class(error: Exception, words: str) -> None:
+    assert in_words(error) == words
+
+
+def test_a_receiver_that_is_not_there_is_named_without_its_secrets() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+
+    with pytest.raises(HookFailed) as refused:
+        webhook.send(
+            {"url": f"http://127.0.0.1:{port}/key?token=1", "timeout": "400ms"},
+            {},
+            options=HookOptions(loopback=True),
+            log=print,
+        )
+
+    assert str(refused.value) == f"no answer from http://127.0.0.1:{port}: Connection refused"

@@ -58,6 +58,22 @@ def test_nothing_is_left_for_later() -> None:
     assert found == []
 
 
+def test_no_message_has_the_name_of_a_class_of_python() -> None:
+    """`in_words` is for messages. A label of metrics, the facts of an error, a comparison and a `repr` may."""
+    names = re.compile(r"type\((error|self)\)\.__name__|\{error!r\}|\brepr\(error\)|\{\w*kind_?\.__name__\}")
+    known = {
+        "base/errors.py",
+        "server/operate/metrics.py",
+        "kv/drivers/sqlite/file.py",
+        "objectstore/drivers/remote_answers.py",
+    }
+    known |= {"lake/refs.py", "lake/asynchronous.py"}  # as Python shows objects
+    source = ROOT / "src" / "lakebed"
+    found = {file.relative_to(source).as_posix() for file in source.rglob("*.py") if names.search(file.read_text())}
+
+    assert found <= known
+
+
 def test_every_suppression_gives_its_reason() -> None:
     """`# noqa: CODE  # why` and `# type: ignore[code]  # why`."""
     bare = re.compile(r"#\s*(noqa|type:\s*ignore)(\[[^\]]*\]|:\s*[A-Z0-9, ]+)?\s*$")

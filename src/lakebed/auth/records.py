@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from lakebed.base import Corrupt, Ids, Invalid
+from lakebed.base import Corrupt, Ids, Invalid, name_in_words
 from lakebed.kv import PredicateFailed, Store
 
 from .permissions.built_in import UID
@@ -267,11 +267,11 @@ def decode(kind: type[R], data: bytes) -> R:
         AuthFormat: the format number is unknown, or the bytes are no such record.
     """
     if data[:1] != _FORMAT and not (data[:1] == _WITH_CONDITIONS and issubclass(kind, PolicyRecord)):
-        raise AuthFormat(f"{kind.__name__} of an unknown format {data[:1].hex()}", kind=kind.__name__)
+        raise AuthFormat(f"{name_in_words(kind)} of an unknown format {data[:1].hex()}", kind=kind.__name__)
     try:
         return msgspec.msgpack.decode(data[1:], type=kind)
     except msgspec.MsgspecError as error:
-        raise AuthFormat(f"{kind.__name__} does not decode: {error}", kind=kind.__name__) from error
+        raise AuthFormat(f"{name_in_words(kind)} does not decode: {error}", kind=kind.__name__) from error
 
 
 # Keys of the server

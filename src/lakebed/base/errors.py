@@ -15,6 +15,7 @@ HTTP and S3 each map families to status codes in one table of theirs, nowhere el
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final
 
 __all__ = [
@@ -30,7 +31,12 @@ __all__ = [
     "OutcomeUnknown",
     "Unavailable",
     "exit_code",
+    "in_words",
+    "name_in_words",
 ]
+
+_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")
+_HUMP: Final = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class LakebedError(Exception):
@@ -43,7 +49,7 @@ class LakebedError(Exception):
     @property
     def first_line(self) -> str:
         """Return the message without the schema dumps that a server may add below its first line."""
-        return next(iter(str(self).strip().splitlines()), type(self).__name__)
+        return next(iter(str(self).strip().splitlines()), name_in_words(type(self)))
 
 
 class NotFound(LakebedError):
@@ -80,6 +86,19 @@ OUTCOME_UNKNOWN: Final = "it is not known whether it took place"
 
 class Corrupt(LakebedError):
     """Bytes contradict their digest or their format. Never retry, and never delete anything on their word."""
+
+
+def in_words(error: BaseException) -> str:
+    """Return what failed, for people: the error's own words, else those of which the name of its class consists."""
+    own = _NUMBER.sub("", str(error))
+    if isinstance(error, KeyError):
+        return f"there is no {own}"
+    return name_in_words(type(error)) if not own or own.startswith(type(error).__name__) else own
+
+
+def name_in_words(kind: type) -> str:
+    """Return `connect timeout` for `ConnectTimeout`: messages to people name no class of Python."""
+    return _HUMP.sub(" ", kind.__name__).lower()
 
 
 class ExitCode(enum.IntEnum):

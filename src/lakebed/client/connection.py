@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 
-from lakebed.base import Invalid, Unavailable
+from lakebed.base import Invalid, Unavailable, in_words
 from lakebed.operations import API_ROOT, NOTHING, AnyOperation, Operation
 
 from .errors import AnswerLost, BadAnswer, Unreachable, error_of
@@ -403,7 +403,7 @@ class Connection:
                 response = send()
                 self._note(request, str(response.status_code), began_s)
             except httpx.TransportError as error:
-                self._note(request, str(error) or type(error).__name__, began_s)
+                self._note(request, in_words(error), began_s)
                 if last or isinstance(error, httpx.UnsupportedProtocol):
                     raise self._lost(error, request=request, changes=changes, whom=whom) from error
             except RuntimeError as error:
@@ -432,7 +432,7 @@ class Connection:
     def _lost(
         self, error: httpx.TransportError, *, request: str, changes: bool, whom: str = ""
     ) -> Unreachable | AnswerLost:
-        why, whom = str(error) or type(error).__name__, whom or self.endpoint
+        why, whom = in_words(error), whom or self.endpoint
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
             return Unreachable(f"cannot reach {whom}: {why}", request=request)
         if changes:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lakebed.base import LakebedError, RunKind, count_of, exit_code
+from lakebed.base import LakebedError, RunKind, count_of, exit_code, in_words
 from lakebed.client import Client, Credentials, NotLoggedIn, Token
 
 # spark-submit runs this file as a script, which has no package: no import here is relative.
@@ -133,7 +133,7 @@ def _with_file(environ: Mapping[str, str]) -> Mapping[str, str]:
     try:
         lines = Path(name).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise messages.InvalidRequest(f"{_FILE} names {name}, which cannot be read: {type(error).__name__}") from error
+        raise messages.InvalidRequest(f"{_FILE} names {name}, which cannot be read: {in_words(error)}") from error
     found = {}
     for number, line in enumerate(lines, 1):
         variable, equals, value = line.strip().partition("=")

@@ -7,7 +7,6 @@ gets the request at `/api/v2`, with a token that it gives for the user's name an
 from __future__ import annotations
 
 import base64
-import http.client
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -88,17 +87,14 @@ class _Airflow:
 
     def _request(self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Answer:
         # Sent once: a second POST would start a second run.
-        try:
-            return request(
-                method,
-                url,
-                {"content-type": "application/json", **headers},
-                b"" if body is None else msgspec.json.encode(body),
-                timeout_s=self._until_s - time.monotonic(),
-                options=self._options,
-            )
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise HookFailed(f"no answer of Airflow: {type(error).__name__}: {error}") from error
+        return request(
+            method,
+            url,
+            {"content-type": "application/json", **headers},
+            b"" if body is None else msgspec.json.encode(body),
+            timeout_s=self._until_s - time.monotonic(),
+            options=self._options,
+        )
 
 
 def _body(answer: Answer) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, in_words
 
 from . import webhook
 from .actions import duration_s
@@ -122,7 +122,7 @@ def _talk(
                 return
     except (OSError, ValueError) as error:
         if not is_late.is_set():
-            raise HookFailed(f"the script's process broke off: {error}") from error
+            raise HookFailed(f"the script's process broke off: {in_words(error)}") from error
     if is_late.is_set():
         raise HookFailed("the script took longer than its timeout")
     status = child.wait()
@@ -145,8 +145,8 @@ def _answered(name: str, arguments: list[Any], options: HookOptions, ask: Ask, u
                 return {"error": "this server lets no script send requests (LAKEBED_ACTIONS_LUA_NETWORK)"}
             return _sent(arguments, options, until_s)
         code, value = ask(name.removeprefix("lakefs."), arguments)
-    except (LakebedError, OSError, ValueError, TypeError, IndexError) as error:
-        return {"error": f"{name}: {error}"}
+    except (LakebedError, OSError, ValueError, TypeError, LookupError) as error:
+        return {"error": f"{name}: {in_words(error)}"}
     if isinstance(value, bytes):
         return {"code": code, "data": base64.b64encode(value).decode()}
     return {"code": code, "value": value}

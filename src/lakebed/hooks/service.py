@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from lakebed.base import CommitId, LakebedError, MetarangeId, NotFound, RepositoryId, from_row, key_to_path
+from lakebed.base import CommitId, LakebedError, MetarangeId, NotFound, RepositoryId, from_row, in_words, key_to_path
 from lakebed.catalog import Event, EventType, HookRefused, Objects
 from lakebed.versions import Commit, CommitNotFound, ContentsGone, Listing, Versions
 
@@ -215,10 +215,10 @@ class RepositoryHooks:
                 work = partial(send, properties, described, options=self._options, log=ran.log)
                 await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except LakebedError as error:
-            ran.fail(str(error) or type(error).__name__)
+            ran.fail(in_words(error))
         except Exception as error:  # a hook that cannot run was not passed, whatever the reason
             logger.exception("hook %s of %s", hook.id, self._repository)
-            ran.fail(f"{type(error).__name__}: {error}")
+            ran.fail(f"it could not run: {in_words(error)}")
         ran.ended_ms = self._now_ms()
         return ran
 

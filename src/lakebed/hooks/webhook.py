@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
+
+from lakebed.base import in_words
 
 from .actions import duration_s
 from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S, TIMEOUT_S_MAX, HookFailed, HookOptions, Log
@@ -39,6 +41,10 @@ METADATA: Final = frozenset(
 """Addresses at which clouds hand out credentials of the machine, besides the link-local ones."""
 NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 """The last four bytes of an address here are the address of IPv4 where the connection ends."""
+
+
+class NoAnswer(HookFailed):
+    """The connection failed, or the time was over. The same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +84,8 @@ def send(
         log(f"POST {url}, attempt {attempt}")
         try:
             answer = request("POST", target, headers, body, timeout_s=until_s - time.monotonic(), options=options)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            words = f"no answer: {type(error).__name__}: {error}"
-            is_final = False
+        except NoAnswer as error:
+            words, is_final = str(error), False
         else:
             log(f"answer {answer.status}")
             log(answer.body.decode(errors="replace"), SHOWN_MAX)
@@ -101,11 +106,26 @@ def request(
 
     Raises:
         HookFailed: the URL is none of http, or leads where hooks may not go.
-        OSError, HTTPException: the connection failed.
+        NoAnswer: the connection failed. The message has the host and no more of the URL: the rest may be secret.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise HookFailed(f"this is no URL: {in_words(error)}") from error
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise HookFailed(f"{parts.scheme}: only http and https URLs with a host are sent to")
+    try:
+        return _sent(method, parts, headers, body, timeout_s=timeout_s, options=options)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        whom = f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")
+        raise NoAnswer(f"no answer from {whom}: {in_words(error)}") from error
+
+
+def _sent(
+    method: str, parts: SplitResult, headers: Mapping[str, str], body: bytes, *, timeout_s: float, options: HookOptions
+) -> Answer:
+    assert parts.hostname
     if timeout_s <= 0:
         raise TimeoutError("the time is over")
     kind = _Https if parts.scheme == "https" else _Http

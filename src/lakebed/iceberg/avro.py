@@ -23,6 +23,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from lakebed.base import name_in_words
+
 from .metadata import InvalidTable, refusing
 
 DECODED_BYTES_MAX: Final = 256 << 20
@@ -61,7 +63,7 @@ class Malformed(ValueError):
 
 def words_of(error: Exception) -> str:
     """Return what is wrong with a file. Errors of other classes may have any of its bytes in their messages."""
-    return str(error) if isinstance(error, Malformed) else type(error).__name__
+    return str(error) if isinstance(error, Malformed) else name_in_words(type(error))
 
 
 class Budget:

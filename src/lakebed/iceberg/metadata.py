@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from lakebed.base import Conflict, Invalid
+from lakebed.base import Conflict, Invalid, in_words
 from lakebed.wire import TableCommit, TableCreation
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def words_of(error: Exception) -> str:
         if found:
             place = ".".join(str(each) for each in found[0].get("loc", ()))
             return f"{place}: {found[0].get('msg', '')}"[:300]
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return in_words(error).partition("\n")[0][:300]
 
 
 # The library, an extra: no module of ours imports it at the top

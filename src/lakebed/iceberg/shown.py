@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lakebed.base import in_words
 from lakebed.wire import TableCount, TableField, TableFieldChange, TableRef, TableSnapshot
 
 from .metadata import InvalidTable, check_size
@@ -179,7 +180,7 @@ def _flat(field: Mapping[str, Any], above: str) -> Iterator[TableField]:
             doc=str(field.get("doc") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidTable(f"a field of the schema makes no sense: {error!r}") from error
+        raise InvalidTable(f"a field of the schema makes no sense: {in_words(error)}") from error
     if len(name) <= _NAME_MAX:
         for inner in nested:
             yield from _flat(inner, f"{name}.")

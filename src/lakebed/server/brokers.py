@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from lakebed.base import Invalid
+from lakebed.base import Invalid, in_words
 from lakebed.catalog import DeliveryFailed
 
 SEND_S: Final = 10.0
@@ -75,7 +75,7 @@ class Brokers:
         except DeliveryFailed:
             raise
         except Exception as error:  # the library has many; the next delivery tries again
-            raise DeliveryFailed(f"nats: {type(error).__name__}: {error}") from error
+            raise DeliveryFailed(f"nats: {in_words(error)}") from error
 
     async def _publish(self, subject: str, messages: Sequence[tuple[str, bytes]]) -> None:
         servers = [one.strip() for one in self.nats.split(",")]
@@ -117,7 +117,7 @@ class Brokers:
         except DeliveryFailed:
             raise
         except Exception as error:  # as above
-            raise DeliveryFailed(f"kafka: {type(error).__name__}: {error}") from error
+            raise DeliveryFailed(f"kafka: {in_words(error)}") from error
         if failed or left:
             raise DeliveryFailed(f"kafka: {failed[0] if failed else f'{left} events were not acknowledged'}")
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.base import CommitId, Corrupt, MetarangeId, RunKind, RunState, StagingToken
+from lakebed.base import CommitId, Corrupt, MetarangeId, RunKind, RunState, StagingToken, name_in_words
 
 FORMAT: Final = 1
 _FORMAT_BYTE: Final = bytes([FORMAT])
@@ -50,12 +50,12 @@ def decode_record(kind: type[R], data: bytes) -> R:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
     if data[:1] != _FORMAT_BYTE:
         raise RecordFormat(
-            f"{kind.__name__} of format {data[:1].hex() or 'none'}, known is {FORMAT}", kind=kind.__name__
+            f"{name_in_words(kind)} of format {data[:1].hex() or 'none'}, known is {FORMAT}", kind=kind.__name__
         )
     try:
         record = decoder.decode(memoryview(data)[1:])
     except msgspec.MsgspecError as error:
-        raise RecordFormat(f"{kind.__name__} does not decode: {error}", kind=kind.__name__) from error
+        raise RecordFormat(f"{name_in_words(kind)} does not decode: {error}", kind=kind.__name__) from error
     assert isinstance(record, kind)
     return record
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from lakebed.base import Conflict, OutcomeUnknown, Unavailable
+from lakebed.base import Conflict, OutcomeUnknown, Unavailable, name_in_words
 from lakebed.client import path_to
 from lakebed.gc.messages import DisagreementPage, MissingCommits, Question, RunList, UnknownAnswer, WhyPage
 from lakebed.operations import Operation, history, repositories
@@ -187,7 +187,7 @@ def convert(answer: object, type_: type[T]) -> T:
     try:
         result: Any = msgspec.convert(answer, type_)
     except msgspec.ValidationError as error:
-        raise UnknownAnswer(f"the server's answer is no {type_.__name__}: {error}") from error
+        raise UnknownAnswer(f"the server's answer is no {name_in_words(type_)}: {error}") from error
     return result  # type: ignore[no-any-return]  # convert is typed by its second argument, which is a variable here
 
 

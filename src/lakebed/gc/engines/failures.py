@@ -54,7 +54,7 @@ def marked() -> Iterator[None]:
         # Only texts and numbers: Spark passes on text alone, and the driver reads these types back unchanged.
         facts = json.dumps({name: fact for name, fact in error.facts.items() if isinstance(fact, str | int)})
         mark = f"lakebed task error ({_family(error)} {facts})"
-        raise RuntimeError(f"{mark}: {type(error).__name__}: {message}") from error
+        raise RuntimeError(f"{mark}: {message}") from error
 
 
 @contextlib.contextmanager

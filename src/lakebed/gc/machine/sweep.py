@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, Clock, LakebedError
+from lakebed.base import FOREIGN_SLICE, Clock, LakebedError, in_words
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.engines.engine import PARTS, parts_of, read_part, rows_of_parts, without
@@ -221,7 +221,7 @@ def _deleting(task: Task, deleter: Deleter, fence: Fence, held: Held) -> Act:
             failures = await deleter.delete(batch)
         except LakebedError as error:
             # Whether some of them went is not known, and it need not be: failed keys are tried again.
-            return Outcomes(errors=dict.fromkeys(batch, str(error) or type(error).__name__), states={})
+            return Outcomes(errors=dict.fromkeys(batch, in_words(error)), states={})
         errors = {failure.key: failure.reason or "no reason given" for failure in failures}
         return Outcomes(errors=errors, states={})
 
@@ -244,7 +244,7 @@ def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look, *, settle
             seen_ms = max(seen_ms, settled_ms) if is_older else seen_ms
             return await _changed(task.store, key, size_bytes, seen_ms, or_older=is_older)
         except LakebedError as error:
-            return str(error) or type(error).__name__
+            return in_words(error)
 
     async def act_on_rest(batch: list[str]) -> Outcomes:
         asked = [key for key in batch if key in planned]

@@ -25,7 +25,7 @@ from cassandra import ConsistencyLevel, cluster, connection, policies, protocol
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.query import BatchStatement, BatchType, PreparedStatement, SimpleStatement, tuple_factory
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import OutcomeUnknown, in_words
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.http_client import certificates_of
 from lakebed.kv.remote.store import Passing, open_database, partitions_of
@@ -373,16 +373,16 @@ async def _translated() -> AsyncIterator[None]:
     try:
         yield
     except _NOTHING_HAPPENED as error:
-        raise Passing(f"cassandra: {_shown(error)}") from error
+        raise Passing(f"cassandra: {in_words(error)}") from error
     except _REFUSED as error:
-        raise StoreUnavailable(f"cassandra: {_shown(error)}") from error
+        raise StoreUnavailable(f"cassandra: {in_words(error)}") from error
     except (
         cassandra.DriverException,  # also Unavailable: replicas may be missing only at the commit
         protocol.ErrorMessage,
         connection.ConnectionException,
         OSError,
     ) as error:
-        raise OutcomeUnknown(f"cassandra: the answer was lost: {_shown(error)}") from error
+        raise OutcomeUnknown(f"cassandra: the answer was lost: {in_words(error)}") from error
 
 
 @asynccontextmanager
@@ -409,7 +409,3 @@ async def _not_heard_of() -> AsyncIterator[None]:
         if re.search("does not exist|doesn't exist|unconfigured table", str(error)):
             raise Passing(str(error)) from error
         raise
-
-
-def _shown(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -23,7 +23,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import OutcomeUnknown, in_words
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
@@ -306,4 +306,4 @@ def _of_code(error: errors.PyMongoError, code: int | None) -> Exception:
 
 
 def _shown(error: BaseException) -> str:
-    return re.split(", Timeout: | \\(configured timeouts: |, full error: ", str(error))[0] or type(error).__name__
+    return re.split(", Timeout: | \\(configured timeouts: |, full error: ", in_words(error))[0]

@@ -19,7 +19,7 @@ import aiomysql
 from pymysql import err
 from pymysql.constants import CLIENT, CR, ER
 
-from lakebed.base import LakebedError, OutcomeUnknown
+from lakebed.base import LakebedError, OutcomeUnknown, in_words
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.http_client import certificates_of
 from lakebed.kv.remote.kept import Kept
@@ -375,4 +375,4 @@ def _code(error: Exception) -> int:
 
 
 def _shown(error: BaseException) -> str:
-    return str(error.args[-1]) if error.args else type(error).__name__
+    return str(error.args[-1]) if error.args else in_words(error)

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 import asyncpg
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import OutcomeUnknown, in_words
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.kept import Kept
 from lakebed.kv.remote.store import (
@@ -354,7 +354,7 @@ class PostgresDatabase:
     def _grants(self, error: asyncpg.PostgresError) -> str:
         """Name the missing rights. Without USAGE the schema looks absent, so the error alone shows little."""
         return (
-            f"postgres: {_shown(error)}: this user may neither make nor use the tables. Run `lakebed kv migrate`"
+            f"postgres: {in_words(error)}: this user may neither make nor use the tables. Run `lakebed kv migrate`"
             f" as a user who may create, who then grants this one: GRANT USAGE ON SCHEMA {self._schema} TO …; GRANT"
             f" SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {self._schema} TO …"
         )
@@ -389,9 +389,9 @@ async def _nothing_sent() -> AsyncIterator[None]:
     except asyncpg.TargetServerAttributeNotMatched as error:
         raise Passing("postgres: this is a replica, which takes no writes. Name the primary", setting="host") from error
     except (*_PASSING, *_ENDED, asyncpg.InterfaceError) as error:
-        raise Passing(f"postgres: no connection: {_shown(error)}") from error
+        raise Passing(f"postgres: no connection: {in_words(error)}") from error
     except asyncpg.PostgresError as error:  # a wrong password, or no such database
-        raise StoreUnavailable(f"postgres: no connection: {_shown(error)}") from error
+        raise StoreUnavailable(f"postgres: no connection: {in_words(error)}") from error
 
 
 @asynccontextmanager
@@ -400,18 +400,14 @@ async def _one_statement() -> AsyncIterator[None]:
     try:
         yield
     except _PASSING as error:
-        raise Passing(f"postgres: {_shown(error)}") from error
+        raise Passing(f"postgres: {in_words(error)}") from error
     except _BROKEN as error:
-        raise StoreFormat(f"postgres: {_shown(error)}") from error
+        raise StoreFormat(f"postgres: {in_words(error)}") from error
     except _ENDED as error:
         if isinstance(error, asyncpg.InternalClientError) and str(error).startswith(_NOT_BEGUN):
-            raise Passing(f"postgres: {_shown(error)}") from error
-        raise OutcomeUnknown(f"postgres: the answer was lost: {_shown(error)}") from error
+            raise Passing(f"postgres: {in_words(error)}") from error
+        raise OutcomeUnknown(f"postgres: the answer was lost: {in_words(error)}") from error
     except asyncpg.PostgresError as error:
-        raise StoreUnavailable(f"postgres: {_shown(error)}", sqlstate=error.sqlstate) from error
+        raise StoreUnavailable(f"postgres: {in_words(error)}", sqlstate=error.sqlstate) from error
     except asyncpg.InterfaceError as error:  # the client saw the closed connection before it sent anything
-        raise Passing(f"postgres: {_shown(error)}") from error
-
-
-def _shown(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+        raise Passing(f"postgres: {in_words(error)}") from error

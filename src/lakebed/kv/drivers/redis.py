@@ -23,7 +23,7 @@ from redis.asyncio.connection import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import OutcomeUnknown, in_words
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.store import Passing, Place, SetIf, answer_of, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
@@ -339,7 +339,7 @@ async def _lent(pool: BlockingConnectionPool) -> AsyncIterator[Any]:
     except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
         raise StoreUnavailable(f"redis: no connection: {error}") from error
     except (exceptions.RedisError, OSError, TimeoutError) as error:
-        raise Passing(f"redis: no connection: {_shown(error)}") from error
+        raise Passing(f"redis: no connection: {in_words(error)}") from error
     try:
         yield connection
     finally:
@@ -367,7 +367,7 @@ async def _call_each(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
             answers = [await _answer(connection) for _ in commands]
     except (exceptions.RedisError, OSError, TimeoutError) as error:
         await connection.disconnect(nowait=True)  # a late answer must not meet the next command
-        raise OutcomeUnknown(f"redis: the answer was lost: {_shown(error)}") from error
+        raise OutcomeUnknown(f"redis: the answer was lost: {in_words(error)}") from error
     except BaseException:
         await connection.disconnect(nowait=True)  # cancelled: a late answer must not meet the next command
         raise
@@ -380,7 +380,3 @@ async def _answer(connection: Any) -> Any:
         return await connection.read_response(disconnect_on_error=False)
     except (exceptions.ResponseError, exceptions.BusyLoadingError) as refusal:
         return (Passing if isinstance(refusal, _PASSING) else StoreUnavailable)(f"redis: {refusal}")
-
-
-def _shown(error: BaseException) -> str:
-    return str(error) or type(error).__name__  # a timeout has no message

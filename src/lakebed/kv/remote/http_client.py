@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from lakebed.base import in_words
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 
 from .store import take_turn
@@ -166,7 +167,7 @@ class HttpClient:
         except TimeoutError as error:
             raise NotSent(f"{origin.host} does not answer") from error
         except OSError as error:
-            raise NotSent(str(error) or type(error).__name__) from error
+            raise NotSent(in_words(error)) from error
         return connection
 
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 
 import obstore
 
-from lakebed.base import LakebedError, Later
+from lakebed.base import LakebedError, Later, in_words
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import ObjectStat, ObjectStoreUnavailable
 
@@ -122,7 +122,7 @@ async def fetch(http: httpx.AsyncClient, url: str, headers: Mapping[str, str], o
         try:
             answer = await http.get(url, headers=headers)
         except httpx.HTTPError as error:
-            reason: Exception = ObjectStoreUnavailable(f"no listing: {type(error).__name__}: {error}")
+            reason: Exception = ObjectStoreUnavailable(f"no listing: {in_words(error)}")
             continue
         if answer.status_code == 200:
             return answer.content

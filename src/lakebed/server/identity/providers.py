@@ -24,7 +24,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from lakebed.auth import NotAuthenticated
-from lakebed.base import Clock, Invalid, Later, Unavailable
+from lakebed.base import Clock, Invalid, Later, Unavailable, in_words
 from lakebed.operations import API_ROOT, installation
 
 if TYPE_CHECKING:
@@ -420,7 +420,7 @@ class Providers:
                     if len(body) > ANSWER_BYTES_MAX:
                         raise Unavailable(f"{host} answers with more than {ANSWER_BYTES_MAX >> 20} MiB")
         except httpx.HTTPError as error:
-            raise Unavailable(f"{host} does not answer: {error or type(error).__name__}") from error
+            raise Unavailable(f"{host} does not answer: {in_words(error)}") from error
         if b"invalid_client" in body and response.status_code in {400, 401}:
             logger.error("%s does not accept LAKEBED_OIDC_AUDIENCE and LAKEBED_OIDC_CLIENT_SECRET", host)
             raise Unavailable(f"{host} does not accept this server")

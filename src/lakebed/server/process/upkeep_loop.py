@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
-from lakebed.base import LakebedError, Unavailable
+from lakebed.base import LakebedError, Unavailable, in_words
 from lakebed.catalog import Repository
 from lakebed.gc.live import CollectionService, Installation, OtherInstallation
 from lakebed.hooks import Runs
@@ -60,7 +60,7 @@ async def _in_each(state: AppState, work: Callable[[Repository], Awaitable[objec
             if not threading.main_thread().is_alive():
                 raise
             logger.exception("upkeep: repository %s failed", repository.id)
-            failed = Unavailable(f"{type(error).__name__} in repository {repository.id}")
+            failed = Unavailable(f"repository {repository.id}: {in_words(error)}")
         finally:
             free.release()
 

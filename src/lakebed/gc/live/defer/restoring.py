@@ -29,6 +29,7 @@ from lakebed.base import (
     Etags,
     LakebedError,
     in_waves,
+    in_words,
     parse_address,
     path_to_key,
 )
@@ -290,7 +291,7 @@ class Restoring:
                 # A purge was faster. Only this object fails.
                 outcome = "it was deleted meanwhile"
             except LakebedError as error:
-                outcome = str(error) or type(error).__name__
+                outcome = in_words(error)
         return Deed(row=row, target=target, outcome=outcome, bytes=more_bytes, is_bare=known is None)
 
     async def _restore(

@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias, TypeVar
 
-from lakebed.base import LakebedError, OutcomeUnknown
+from lakebed.base import LakebedError, OutcomeUnknown, name_in_words
 from lakebed.kv.store import PredicateFailed, StoreUnavailable
 
 from .file import is_busy, patiently, translate
@@ -138,7 +138,7 @@ class Committer:
 
     def _unforeseen(self, error: Exception) -> OutcomeUnknown:
         # Without the error's own message: formatting it may be the step that failed.
-        unforeseen = OutcomeUnknown(f"{self._path}: writing failed in an unforeseen way: {type(error).__name__}")
+        unforeseen = OutcomeUnknown(f"{self._path}: writing failed in an unforeseen way: {name_in_words(type(error))}")
         unforeseen.__cause__ = error
         return unforeseen
 
