@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import click
 import msgspec
 
+from lakebed import gc
 from lakebed.base import RUN_MOVES, Conflict, LakebedError, RunState, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
@@ -32,7 +33,7 @@ from .aside import ledger, purge, purge_text, restore
 from .branches import swept_text
 from .deleted import app as deleted
 from .jobs import app as jobs
-from .options import BranchesOption, Deleting, Looking, Working, asked
+from .options import BranchesOption, Deleting, Looking, Working, asked, messages, objectstore
 from .rules import app as rules
 from .session import (
     APPLY_STOPPED,
@@ -59,11 +60,6 @@ from .session import (
 from .text import plan_text
 from .why import storage, why
 
-if TYPE_CHECKING:
-    # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import Collector, PurgeReport, RunStatus
-    from lakebed.gc.messages import ApplyRequest, Plan, RunReport, RunView
-
 __all__ = ["app", "apply_question", "plan_text"]
 
 app = noun(
@@ -79,7 +75,6 @@ app.add_command(rules, "rules")
 app.add_command(jobs, "job")
 app.add_command(deleted, "deleted")
 app.command("storage")(storage)
-
 
 SHOWN: Final = 100
 COMMITS_SHOWN: Final = 10
@@ -116,9 +111,9 @@ def plan(
     check(session, collector, request)
     warn_of_unfinished(session, collector)
     with with_spark(session, collector) as collector:
-        plans: list[Plan] = []
+        plans: list[messages.Plan] = []
 
-        def noted() -> Iterator[Plan]:
+        def noted() -> Iterator[messages.Plan]:
             for plan in collector.plan(request):
                 plans.append(plan)
                 yield plan
@@ -146,8 +141,6 @@ def show(
     local_root: RootOption = None,
 ) -> None:
     """Show a plan: its objects and bytes, the reasons, and its inputs."""
-    from lakebed.gc import ServedCollector
-
     _check_ways(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
     collector = reader_of(session, uri, local_root)
     run = run_named(session, collector, run)
@@ -157,7 +150,7 @@ def show(
     if commits:
         return _show_commits(session, collector, found, limit=limit)
     report = collector.report(run)
-    is_served = isinstance(collector, ServedCollector)
+    is_served = isinstance(collector, gc.ServedCollector)
     if html is None:
         state = text.outcome(collector.run_status(run), report)
         session.show(found, lambda plan: plan_text(plan, state=state))
@@ -210,7 +203,7 @@ def apply(name: str) -> Callable[..., None]:
         """Carry out plans in turn: delete their objects. May be repeated after a crash, or where objects failed."""
         request: Any = asked("apply", deleting, working, run_id=runs[0])
         collector = checked_collector(session, uri, local_root)
-        plans: dict[str, Plan] = {}
+        plans: dict[str, messages.Plan] = {}
         # All names, checks and questions first: a wrong name, a refusal or a "no" comes before anything is deleted.
         for run in (run_named(session, collector, run) for run in runs):
             plans[run] = read_run(collector, run)
@@ -221,7 +214,7 @@ def apply(name: str) -> Callable[..., None]:
             check(session, collector, ask)
         for run, ask in asks.items():
             _confirm(session, collector, uri, plans[run], ask, yes=yes)
-        reports: list[RunReport] = []
+        reports: list[messages.RunReport] = []
         session.when_stopped = lambda: APPLY_STOPPED
         error: LakebedError | KeyboardInterrupt | None = None
         try:
@@ -245,13 +238,19 @@ app.command("apply")(apply("gc"))
 
 
 def _confirm(
-    session: Session, collector: Collector, uri: str, found: Plan, request: ApplyRequest, *, yes: bool
+    session: Session,
+    collector: gc.Collector,
+    uri: str,
+    found: messages.Plan,
+    request: messages.ApplyRequest,
+    *,
+    yes: bool,
 ) -> None:
     if found.totals.all.objects or found.commit_counts.expired:
         session.confirm(apply_question(uri, found, collector.run_status(found.run_id), request.window or ""), yes=yes)
 
 
-def apply_question(uri: str, found: Plan, status: RunStatus, window: str) -> str:
+def apply_question(uri: str, found: messages.Plan, status: gc.RunStatus, window: str) -> str:
     """Ask in the words that fit this run: deferred, begun with a window, or deleting at once."""
     what = text.amount(found.totals.all)
     if not window and status.until_ms is not None and status.until_ms > time.time_ns() // 1_000_000:
@@ -276,15 +275,12 @@ def run_all(
     local_root: RootOption = None,
 ) -> None:
     """Finish unfinished runs, plan and apply each kind in turn, then purge deferred runs whose window is over."""
-    from lakebed.gc import PurgeReport
-    from lakebed.gc.messages import BranchesSwept, RunReport, is_open
-
     request: Any = asked("run", looking, deleting, working, branches=branches or None)
     collector = checked_collector(session, uri, local_root)
     check(session, collector, request)
     question = _question(uri, looking, deleting)
     session.confirm(f"{question} And delete the branches that go by the policy?" if branches else question, yes=yes)
-    done: list[RunReport | BranchesSwept | PurgeReport] = []
+    done: list[messages.RunReport | messages.BranchesSwept | gc.PurgeReport] = []
     session.when_stopped = lambda: APPLY_STOPPED
     error: LakebedError | KeyboardInterrupt | None = None
     with with_spark(session, collector) as collector:
@@ -293,16 +289,18 @@ def run_all(
             done.extend(collector.run(request))
         except (LakebedError, KeyboardInterrupt) as found:
             error = found
-    purges = [one for one in done if isinstance(one, PurgeReport)]
-    sweeps = [one for one in done if isinstance(one, BranchesSwept)]
+    purges = [one for one in done if isinstance(one, gc.PurgeReport)]
+    sweeps = [one for one in done if isinstance(one, messages.BranchesSwept)]
     for swept in sweeps:
         for line in swept_text(swept):
             session.note(line)
     for purged in purges:
         if purged.purged:
             session.note("; ".join(purge_text(purged)))
-    _show_reports(session, [one for one in done if isinstance(one, RunReport)], error)
-    if any(purged.objects_failed for purged in purges) or any(is_open(one) for each in sweeps for one in each.branches):
+    _show_reports(session, [one for one in done if isinstance(one, messages.RunReport)], error)
+    if any(purged.objects_failed for purged in purges) or any(
+        messages.is_open(one) for each in sweeps for one in each.branches
+    ):
         raise click.exceptions.Exit(FAILED)
 
 
@@ -364,7 +362,7 @@ def abandon(
     session.show(collector.abandon(run), text.view_text)
 
 
-def _why_not_abandoned(collector: Collector, view: RunView) -> str:
+def _why_not_abandoned(collector: gc.Collector, view: messages.RunView) -> str:
     """Return the state's word in `gc list`, and the next step."""
     state = {RunState.ENDED: "over", RunState.MARKED: "planned, or being applied"}.get(view.state, "applying")
     # The run's files know more than its record, but this machine may not reach them.
@@ -388,21 +386,18 @@ def adopt(
     yes: YesOption = False,
 ) -> None:
     """Let this installation collect where collections stopped because another one uses the namespace."""
-    from lakebed.gc import finish
-    from lakebed.gc.messages import AdoptedSlices
-
     if not slices:
         adopt_by(session, uri, yes=yes)
         return
     service = service_of(session.client, parse_repository(uri))
     # The server may refuse, and it does so before the question.
-    if found := finish(service.find_slices()).slices:
+    if found := gc.finish(service.find_slices()).slices:
         session.confirm(
             f"Collect in {count_of(len(found), 'slice')} of {uri}, too, that no record here names? What only another"
             " installation names in them, or a newer state of this one, is deleted.",
             yes=yes,
         )
-    adopted = finish(service.adopt_slices()) if found else AdoptedSlices()
+    adopted = gc.finish(service.adopt_slices()) if found else messages.AdoptedSlices()
     count = count_of(len(adopted.slices), "slice")
     after = "; runs look into them a day from now" if adopted.slices else " without a record"
     session.show(adopted, lambda _: [f"adopted {count}{after}"])
@@ -416,14 +411,12 @@ def missing(
     yes: YesOption = False,
 ) -> None:
     """List commits whose trees lack files, as after a restore of an older backup; they stop every plan."""
-    from lakebed.gc import finish
-
     if mark:
         session.confirm(
             f"Mark commits of {uri} whose trees lack files as gone? They can never be named again.", yes=yes
         )
     service = service_of(session.client, parse_repository(uri))
-    session.show(finish(service.missing(marks=mark)), text.missing_text)
+    session.show(gc.finish(service.missing(marks=mark)), text.missing_text)
 
 
 @app.command("package")
@@ -434,11 +427,9 @@ def package(
     ] = None,
 ) -> None:
     """Write this package as a zip, for Spark's --py-files: workers then need no installation of it."""
-    from lakebed.gc import NEEDED, write_package
-
-    made = write_package(file)
+    made = gc.write_package(file)
     session.done(f"{made.file}: {count_of(made.files, 'file')}, {human_size(made.size_bytes)}", made)
-    session.note(f"workers need {', '.join(NEEDED)} besides")
+    session.note(f"workers need {', '.join(gc.NEEDED)} besides")
 
 
 def _check_ways(*, objects: bool, commits: bool, path: str, limit: int | None, has_html: bool) -> None:
@@ -450,7 +441,9 @@ def _check_ways(*, objects: bool, commits: bool, path: str, limit: int | None, h
         raise Misuse("--limit is for --objects or --commits")
 
 
-def _show_objects(session: Session, collector: Collector, plan: Plan, *, path: str, limit: int | None) -> None:
+def _show_objects(
+    session: Session, collector: gc.Collector, plan: messages.Plan, *, path: str, limit: int | None
+) -> None:
     """Show objects. As JSON each is written as it is read."""
     found = collector.objects(plan.run_id, prefix=path)
     if limit is None and session.is_json:
@@ -463,11 +456,9 @@ def _show_objects(session: Session, collector: Collector, plan: Plan, *, path: s
         session.note(f"these are {len(shown):,}{whole}; --limit says how many are shown")
 
 
-def _show_commits(session: Session, collector: Collector, plan: Plan, *, limit: int | None) -> None:
-    from lakebed.gc import ServedCollector
-
+def _show_commits(session: Session, collector: gc.Collector, plan: messages.Plan, *, limit: int | None) -> None:
     shown = collector.expiring(plan.run_id, limit=limit or SHOWN)
-    if isinstance(collector, ServedCollector) and plan.commit_counts.expired:
+    if isinstance(collector, gc.ServedCollector) and plan.commit_counts.expired:
         raise Misuse("the commits of a plan are read from its files: --data names the server's data folder")
     session.show_all(shown, text.commits_text)
     if len(shown) < plan.commit_counts.expired:
@@ -484,7 +475,7 @@ app.command("ledger")(ledger)
 
 
 def _show_reports(
-    session: Session, reports: list[RunReport], error: LakebedError | KeyboardInterrupt | None = None
+    session: Session, reports: list[messages.RunReport], error: LakebedError | KeyboardInterrupt | None = None
 ) -> None:
     """Show the reports, then the error. Objects that could not be deleted are a failure too."""
     if session.is_json and reports:
@@ -500,11 +491,9 @@ def _show_reports(
         raise click.exceptions.Exit(FAILED)
 
 
-def _check_names(session: Session, seen: Sequence[Plan | RunReport]) -> None:
+def _check_names(session: Session, seen: Sequence[messages.Plan | messages.RunReport]) -> None:
     """End with a failure where runs went on beside names that they can do nothing with."""
-    from lakebed.objectstore import names_of_no_keys
-
-    names = sorted({name for each in seen for name in names_of_no_keys(each.unknown_files)})
+    names = sorted({name for each in seen for name in objectstore.names_of_no_keys(each.unknown_files)})
     for name in names:
         session.note(f"{printable(name)} lies in the namespace, and is not a key: every run keeps it. Move it away")
     if names:

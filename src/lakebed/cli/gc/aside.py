@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import click
 from msgspec.structs import replace
 
+from lakebed import gc
 from lakebed.base import Basis, Denied, NotFound, RunState, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption, parse_since
 from lakebed.cli.kit.failures import FAILED, Misuse
@@ -21,7 +22,7 @@ from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.uris import SCHEME, ObjectUri, RefUri, parse_prefix, parse_repository
 
-from .options import Working, asked
+from .options import Working, asked, messages
 from .session import (
     APPLY_STOPPED,
     LATEST,
@@ -35,11 +36,8 @@ from .session import (
 )
 
 if TYPE_CHECKING:
-    # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    # A client takes long to import.
     from lakebed.client import Client
-    from lakebed.gc import Collector, PurgeReport, RestoreReport
-    from lakebed.gc.messages import Undone
-
 SHOWN: Final = 20
 OCCUPIED: Final = "another object is there"
 """The server's word for an object that would need --overwrite."""
@@ -115,8 +113,6 @@ def restore(
     The server copies, so --data is not needed. It is taken as by other commands. With --undo nothing is staged: the run
     is undone, and its commits can be read again.
     """
-    from lakebed.gc import Collector
-
     del local_root
     repository = parse_repository(uri)
     if dry_run and not undo:
@@ -128,7 +124,7 @@ def restore(
         return
     target = _target(to, repository)
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
-        collector = Collector(client=client, repository=repository, progress=session.note)
+        collector = gc.Collector(client=client, repository=repository, progress=session.note)
         run_id, path = (run_named(session, collector, run, waiting=True) if run else "", what)
         if not run and (found := _run_in(session, collector, what)):
             run_id, path = found, ""
@@ -154,10 +150,8 @@ def restore(
 
 
 def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bool) -> None:
-    from lakebed.gc import Collector
-
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
-        collector = Collector(client=client, repository=repository, progress=session.note)
+        collector = gc.Collector(client=client, repository=repository, progress=session.note)
         run_id = run_named(session, collector, run, waiting=True)
         found = collector.undo(run_id, dry_run=True)
         shown = undone_text
@@ -176,7 +170,7 @@ def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bo
     session.show(found, shown)
 
 
-def _comes_back(undone: Undone) -> str:
+def _comes_back(undone: messages.Undone) -> str:
     if undone.kind.spec.basis is Basis.POLICY:
         return f"{count_of(undone.objects, 'object')} can be read again, each at its path"
     stays = count_of(undone.objects, "object stays", "objects stay")
@@ -185,18 +179,18 @@ def _comes_back(undone: Undone) -> str:
     return f"{stays}, without a name"
 
 
-def undone_text(undone: Undone) -> Iterator[str]:
+def undone_text(undone: messages.Undone) -> Iterator[str]:
     yield from done_text(undone)
     yield from again_text(undone)
 
 
-def done_text(undone: Undone) -> Iterator[str]:
+def done_text(undone: messages.Undone) -> Iterator[str]:
     """Say what came back, or would. The warning was written before the question."""
     is_done = undone.state is RunState.UNDONE
     yield from prose(f"run {undone.run_id} {'is' if is_done else 'can be'} undone: {_comes_back(undone)}")
 
 
-def again_text(undone: Undone) -> Iterator[str]:
+def again_text(undone: messages.Undone) -> Iterator[str]:
     """Warn of objects that the next run would take again."""
     if not undone.kind.publishes:
         yield from prose("WARNING: the next run of uncommitted data takes these objects again: restore those you need")
@@ -213,7 +207,7 @@ def again_text(undone: Undone) -> Iterator[str]:
     yield from prose(f"change it first ({change}), or hold what you need (`lakebed hold add`)")
 
 
-def _place(client: Client, collector: Collector, target: ObjectUri, report: RestoreReport) -> str:
+def _place(client: Client, collector: gc.Collector, target: ObjectUri, report: gc.RestoreReport) -> str:
     """Say where the objects are staged, as far as the caller may know."""
     branch, prefix = target.ref, target.path
     with contextlib.suppress(Denied):
@@ -224,11 +218,9 @@ def _place(client: Client, collector: Collector, target: ObjectUri, report: Rest
     return f" to {ObjectUri(target.repository, branch, prefix) if prefix else RefUri(target.repository, branch)}"
 
 
-def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
-    from lakebed.gc.messages import Restore
-
+def _restored(collector: gc.Collector, *, path: str, **how: Any) -> gc.RestoreReport:
     try:
-        return collector.restore(Restore(path=path, **how))
+        return collector.restore(messages.Restore(path=path, **how))
     except NotFound as error:
         if not path or path.endswith("/"):
             raise
@@ -258,8 +250,6 @@ def ledger(
     """Show the ledger: a row for each object of a run, with its state. Newest runs first."""
     from itertools import islice
 
-    from lakebed.gc import LedgerQuery
-
     if verify and any((path, address, state, since)):
         raise Misuse("--verify takes --run, and no other choice of rows")
     collector = reader_of(session, uri, local_root)
@@ -268,14 +258,14 @@ def ledger(
         _verify(session, collector, run, limit)
         return
     since_ms = parse_since(since) * 1000 if since else None
-    query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=since_ms)
+    query = gc.LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=since_ms)
     rows = collector.ledger_rows(query, newest_first=True)
     found = list(islice(rows, limit + 1))
     if (
         run
         and run != "hard-delete"
         and not found
-        and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None
+        and next(collector.ledger_rows(gc.LedgerQuery(run_id=run)), None) is None
     ):
         check_run(collector, run)
     is_asked = any((run, path, address, state, since))
@@ -285,7 +275,7 @@ def ledger(
         session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")
 
 
-def _verify(session: Session, collector: Collector, run: str, limit: int) -> None:
+def _verify(session: Session, collector: gc.Collector, run: str, limit: int) -> None:
     if run:
         check_run(collector, run)
     rows: list[dict[str, Any]] = []
@@ -311,31 +301,27 @@ def _target(to: str, repository: str) -> ObjectUri:
     return target
 
 
-def _run_in(session: Session, collector: Collector, what: str) -> str:
+def _run_in(session: Session, collector: gc.Collector, what: str) -> str:
     """Return the run that this names, or nothing. A path may look like a run: a beginning needs PREFIX_MIN letters."""
-    from lakebed.gc.messages import InvalidRunId
-
     if "/" in what or (len(what) < PREFIX_MIN and what != LATEST):
         return ""
     run_id = run_named(session, collector, what, waiting=True)
     try:
         return run_id if collector.status(run_id) is not None else ""
-    except InvalidRunId:
+    except messages.InvalidRunId:
         return ""
 
 
 def _state(text: str) -> Any:
-    from lakebed.gc.messages import LedgerState
-
     if not text:
         return None
     try:
-        return LedgerState(text)
+        return messages.LedgerState(text)
     except ValueError:
-        raise Misuse(f"{text!r} is not a state: use {', '.join(LedgerState)}") from None
+        raise Misuse(f"{text!r} is not a state: use {', '.join(messages.LedgerState)}") from None
 
 
-def purge_text(report: PurgeReport) -> Iterator[str]:
+def purge_text(report: gc.PurgeReport) -> Iterator[str]:
     yield f"purged {count_of(report.objects_purged, 'object')}, {human_size(report.bytes_purged)}"
     if report.objects_failed:
         yield f"{count_of(report.objects_failed, 'object')} could not be deleted: purge again"
@@ -343,7 +329,7 @@ def purge_text(report: PurgeReport) -> Iterator[str]:
     yield from (f"{run} waits for its window to end" for run in report.waiting)
 
 
-def restore_text(report: RestoreReport, *, where: str) -> Iterator[str]:
+def restore_text(report: gc.RestoreReport, *, where: str) -> Iterator[str]:
     """Sum up a restore. `where` the objects are staged follows the sums, if any were."""
     runs = f"run {report.run_id}" if len(report.runs) < 2 else f"{len(report.runs)} runs, {' '.join(report.runs)}"
     done = f"restored {count_of(report.restored, 'object')}, {human_size(report.bytes_restored)}, from {runs}"

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import msgspec
 from msgspec.structs import replace
 
+from lakebed import gc
 from lakebed.base import count_of
 from lakebed.cli.kit.arguments import PrefixOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
@@ -25,9 +26,7 @@ from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, parse_repository
 
-if TYPE_CHECKING:
-    # At run time only in the commands: it loads Arrow, for which `--help` need not wait.
-    from lakebed.gc.messages import BranchesPlan, BranchesSwept, PlannedBranch, SweptBranch
+from .options import messages, policy_rules
 
 app = noun("Show and delete the branches that go by the lifecycle policy. They can come back for a while.")
 
@@ -40,9 +39,7 @@ def plan(
     every: Annotated[bool, Option("--all", help="Also those that stay, and why.")] = False,
 ) -> None:
     """Show which branches go by the policy now, and why. Deletes nothing."""
-    from lakebed.gc import plan_branches
-
-    found = plan_branches(session.client, parse_repository(uri), prefix=prefix)
+    found = gc.plan_branches(session.client, parse_repository(uri), prefix=prefix)
     going = tuple(one for one in found.branches if one.goes)
     if session.is_json:
         session.say(json_record(found if every else replace(found, branches=going)))
@@ -65,13 +62,10 @@ def apply(
     yes: YesOption = False,
 ) -> None:
     """Delete the branches that a plan names, as far as they still may go. `branch undelete` brings one back."""
-    from lakebed.gc import plan_branches, sweep_branches
-    from lakebed.gc.messages import BRANCH_GONE
-
     if file is not None and prefix:
         raise Misuse("give a plan or --prefix, not both")
     repository = parse_repository(uri)
-    found = plan_branches(session.client, repository, prefix=prefix) if file is None else _read(file, repository)
+    found = gc.plan_branches(session.client, repository, prefix=prefix) if file is None else _read(file, repository)
     _note_none(session, found, prefix)
     going = [one for one in found.branches if one.goes]
     if going:
@@ -79,29 +73,27 @@ def apply(
             for line in _going_text(going):
                 session.note(line)
         session.confirm(f"Delete {count_of(len(going), 'branch', 'branches')} of {uri}{_lost(going)}?", yes=yes)
-    swept = sweep_branches(session.client, repository, found)
+    swept = gc.sweep_branches(session.client, repository, found)
     session.show(swept, swept_text)
     # A plan may be applied again, also after its answer was lost: branches that are gone are no failure.
-    if not all(one.is_deleted or one.why == BRANCH_GONE for one in swept.branches):
+    if not all(one.is_deleted or one.why == messages.BRANCH_GONE for one in swept.branches):
         raise click.exceptions.Exit(FAILED)
 
 
-def _note_none(session: Session, found: BranchesPlan, prefix: str) -> None:
+def _note_none(session: Session, found: messages.BranchesPlan, prefix: str) -> None:
     if prefix and not found.branches:
         session.note(f"no branch begins with {prefix}")
 
 
-def _lost(going: Sequence[PlannedBranch]) -> str:
+def _lost(going: Sequence[messages.PlannedBranch]) -> str:
     """Say how many branches take uncommitted changes with them: `branch undelete` does not bring those back."""
     count = sum(one.has_uncommitted for one in going)
     return f", {count:,} of them with uncommitted changes that cannot come back" if count else ""
 
 
-def _read(file: Path, repository: str) -> BranchesPlan:
-    from lakebed.gc.messages import BranchesPlan
-
+def _read(file: Path, repository: str) -> messages.BranchesPlan:
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=BranchesPlan)
+        found = msgspec.json.decode(file.read_bytes(), type=messages.BranchesPlan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(f"{file} is not a plan of branches: {error}") from error
     if found.repository != repository:
@@ -112,7 +104,7 @@ def _read(file: Path, repository: str) -> BranchesPlan:
 # Texts
 
 
-def _plan_text(found: BranchesPlan, *, every: bool) -> Iterator[str]:
+def _plan_text(found: messages.BranchesPlan, *, every: bool) -> Iterator[str]:
     going = [one for one in found.branches if one.goes]
     yield from _going_text(found.branches if every else going)
     kept = Counter(one.why for one in found.branches if not one.goes)
@@ -121,7 +113,7 @@ def _plan_text(found: BranchesPlan, *, every: bool) -> Iterator[str]:
     yield from hanging("", f"{count_of(len(going), 'branch', 'branches')} to go{stay}", indent=0)
 
 
-def _going_text(branches: Sequence[PlannedBranch]) -> Iterator[str]:
+def _going_text(branches: Sequence[messages.PlannedBranch]) -> Iterator[str]:
     rows = [
         (
             one.branch,
@@ -137,22 +129,18 @@ def _going_text(branches: Sequence[PlannedBranch]) -> Iterator[str]:
     return table(("branch", "commit", "", "why", "rule", "last used", "due"), rows)
 
 
-def _why(one: PlannedBranch) -> str:
-    from lakebed.gc.rules.lifecycle import BranchWhy
-
-    if one.why == BranchWhy.LASTING:
+def _why(one: messages.PlannedBranch) -> str:
+    if one.why == policy_rules.BranchWhy.LASTING:
         return f"lasts until {_date(one.expires_ms)}"
-    is_waiting = one.why == BranchWhy.ACTIVE
+    is_waiting = one.why == policy_rules.BranchWhy.ACTIVE
     return f"{one.why}, with uncommitted changes" if one.has_uncommitted and (one.goes or is_waiting) else one.why
 
 
-def _due(one: PlannedBranch) -> str:
+def _due(one: messages.PlannedBranch) -> str:
     """Return the date that a branch goes by or waits for. Where something else keeps it, as uncommitted changes do, the
     date of its rule says nothing of when it goes, and `why` names the keeper.
     """
-    from lakebed.gc.rules.lifecycle import BranchWhy
-
-    is_by_date = one.goes or one.why in (BranchWhy.ACTIVE, BranchWhy.LASTING)
+    is_by_date = one.goes or one.why in (policy_rules.BranchWhy.ACTIVE, policy_rules.BranchWhy.LASTING)
     # Where it also is to be merged, or drops such changes and their age is unknown, those are not all that keeps it.
     stays = "; uncommitted as it is, it stays then" if not one.goes and one.has_uncommitted and not one.goes_ms else ""
     return f"{_date(one.due_ms)}{stays}" if is_by_date else ""
@@ -162,7 +150,7 @@ def _date(at_ms: int | None) -> str:
     return human_time(at_ms // 1000) if at_ms else ""
 
 
-def swept_text(found: BranchesSwept) -> Iterator[str]:
+def swept_text(found: messages.BranchesSwept) -> Iterator[str]:
     """Say for each branch if it was deleted or why it stays, and how many were deleted."""
     yield from table(("branch", "became"), [(one.branch, _became(one)) for one in found.branches])
     deleted = sum(one.is_deleted for one in found.branches)
@@ -174,9 +162,7 @@ def swept_text(found: BranchesSwept) -> Iterator[str]:
         yield "no branch was deleted" if found.branches else "no branch goes: nothing was deleted"
 
 
-def _became(one: SweptBranch) -> str:
-    from lakebed.gc.messages import BRANCH_GONE, is_open
-
+def _became(one: messages.SweptBranch) -> str:
     if one.is_deleted:
         return "deleted"
-    return one.why if is_open(one) or one.why == BRANCH_GONE else f"stays: {one.why}"
+    return one.why if messages.is_open(one) or one.why == messages.BRANCH_GONE else f"stays: {one.why}"

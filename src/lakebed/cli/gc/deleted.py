@@ -7,10 +7,12 @@ explains one object. Once an apply began nothing comes back. When every object i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import click
 
+from lakebed import gc
 from lakebed.base import Conflict, count_of
 from lakebed.cli.kit.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
@@ -20,7 +22,7 @@ from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
-from .options import Working, asked
+from .options import Working, asked, messages
 from .session import (
     APPLY_STOPPED,
     ONLY,
@@ -39,13 +41,6 @@ from .session import (
 )
 from .text import amount, diff_text, objects_text, plan_text, report_text, run_status_text, runs_text
 from .why import deleted_why
-
-if TYPE_CHECKING:
-    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from pathlib import Path
-
-    from lakebed.gc import Collector
-    from lakebed.gc.messages import Plan
 
 app = noun("Collect the objects of a deleted repository.")
 
@@ -182,20 +177,20 @@ def adopt(
 app.command("why")(deleted_why)
 
 
-def _collector(session: Session, uri: str, uid: str, local_root: Path | None) -> Collector:
+def _collector(session: Session, uri: str, uid: str, local_root: Path | None) -> gc.Collector:
     return checked_collector(session, uri, local_root, deleted=uid or ONLY)
 
 
-def _text(found: Plan) -> list[str]:
+def _text(found: messages.Plan) -> list[str]:
     lines = [*plan_text(found)]
     if _named(found):
         lines.append(_named_text(found))
     return lines
 
 
-def _named_text(found: Plan) -> str:
+def _named_text(found: messages.Plan) -> str:
     return f"{count_of(_named(found), 'name')} in other repositories: what they name stays"
 
 
-def _named(found: Plan) -> int:
+def _named(found: messages.Plan) -> int:
     return found.uncommitted.rows if found.uncommitted is not None else 0

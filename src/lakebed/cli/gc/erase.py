@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
+from lakebed import gc
 from lakebed.base import Denied, count_of, grace_seconds
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import Failed, Misuse, describe
@@ -28,7 +29,7 @@ from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun_that_runs
 from lakebed.cli.kit.uris import parse_repository
 
-from .options import GraceOption, Working, asked
+from .options import GraceOption, Working, asked, collectors, gc_rules, messages
 from .report import certificate_html
 from .session import (
     PLAN_STOPPED,
@@ -42,12 +43,6 @@ from .session import (
     with_spark,
 )
 from .text import amount, collected_text, left_text, plan_text, plan_texts, remaining_texts, report_text, standing_text
-
-if TYPE_CHECKING:
-    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc import Collector, ListedRun
-    from lakebed.gc.messages import Certificate, EraseRequest, ErasureOrder, Plan
-    from lakebed.gc.rules import Selection
 
 app = noun_that_runs(
     "Erase objects for good, from every commit and branch.",
@@ -90,17 +85,17 @@ class Choosing:
         bool, Option("--copies", help="Look for the content at other paths, however many rows there are.")
     ] = False
 
-    def order(self) -> ErasureOrder:
+    def order(self) -> messages.ErasureOrder:
         """
         Raises:
             Misuse: there is no reason, or the selection cannot be read.
         """
-        from lakebed.gc.messages import ErasureOrder
-
         selection = _selection(self.paths or [], self.file, self.digests or [], self.metadata or [])
         if not self.why.strip():
             raise Misuse("--why is empty: the plan and the certificate name the reason")
-        return ErasureOrder(selection=selection, why=self.why, takes_shared=self.shared, finds_copies=self.copies)
+        return messages.ErasureOrder(
+            selection=selection, why=self.why, takes_shared=self.shared, finds_copies=self.copies
+        )
 
 
 @app.command("plan")
@@ -177,11 +172,9 @@ def run(
     _tell(session, collector, made, out, html)
 
 
-def _erasing(working: Working, run: str, *, everywhere: bool, readers_grace: str | None) -> EraseRequest:
-    from lakebed.gc.messages import EraseRequest
-
+def _erasing(working: Working, run: str, *, everywhere: bool, readers_grace: str | None) -> messages.EraseRequest:
     applying: Any = asked("apply", working, run_id=run, readers_grace=readers_grace)
-    return EraseRequest(
+    return messages.EraseRequest(
         run_id=run,
         everywhere=everywhere,
         readers_grace=readers_grace,
@@ -190,28 +183,25 @@ def _erasing(working: Working, run: str, *, everywhere: bool, readers_grace: str
     )
 
 
-def _before_certificate(found: Plan, *, everywhere: bool) -> Plan:
+def _before_certificate(found: messages.Plan, *, everywhere: bool) -> messages.Plan:
     """Leave out lines that the certificate repeats; and, with `everywhere`, the advice to apply with that."""
-    from lakebed.gc import GARBAGE_STAYS, REMAINS
-
     if found.outlook is None:
         return found
     remains = tuple(
         text
         for text in found.outlook.remains
-        if text not in REMAINS and not (everywhere and text.startswith(GARBAGE_STAYS))
+        if text not in gc.REMAINS and not (everywhere and text.startswith(gc.GARBAGE_STAYS))
     )
     return replace(found, outlook=replace(found.outlook, remains=remains))
 
 
-def _carried_out(session: Session, collector: Collector, request: EraseRequest, *, yes: bool) -> Certificate:
+def _carried_out(
+    session: Session, collector: gc.Collector, request: messages.EraseRequest, *, yes: bool
+) -> messages.Certificate:
     """Apply this plan, unless that was done; with `everywhere` run the collection that proves it; then certify."""
-    from lakebed.gc import erase, left_of_erasure
-    from lakebed.gc.messages import Certificate, Plan
-
     again = _command(collector, request.run_id, everywhere=request.everywhere)
     session.when_stopped = lambda: f"stopped: all erasures so far are recorded; `{again}` goes on, and certifies"
-    left = left_of_erasure(collector, request, check=partial(check, session, collector), note=session.note)
+    left = gc.left_of_erasure(collector, request, check=partial(check, session, collector), note=session.note)
     going = []
     if left.applying is not None and left.plan.totals.all.objects:
         going.append(f"{amount(left.plan.totals.all)} of lakefs://{collector.repository}")
@@ -219,20 +209,18 @@ def _carried_out(session: Session, collector: Collector, request: EraseRequest, 
         going.append("all that no entry of it names, whatever its path was")
     if going:
         session.confirm(f"Erase {', and '.join(going)}, for good?", yes=yes)
-    for made in erase(collector, left, by=session.client.current_user(), note=session.note):
-        if isinstance(made, Certificate):
+    for made in gc.erase(collector, left, by=session.client.current_user(), note=session.note):
+        if isinstance(made, messages.Certificate):
             return made
-        if isinstance(made, Plan):
+        if isinstance(made, messages.Plan):
             session.note(f"run {made.run_id} deletes {amount(made.totals.all)} that no entry names")
         else:
             session.note(report_text(made))
     raise AssertionError("an erasure ends with its certificate")
 
 
-def _command(collector: Collector, run_id: str, *, everywhere: bool = False, verify: bool = False) -> str:
-    from lakebed.gc.messages import RunKind
-
-    apply = collector.command(run_id, RunKind.ERASURE, everywhere=everywhere)
+def _command(collector: gc.Collector, run_id: str, *, everywhere: bool = False, verify: bool = False) -> str:
+    apply = collector.command(run_id, messages.RunKind.ERASURE, everywhere=everywhere)
     return apply.replace("erase apply", "erase verify") if verify else apply
 
 
@@ -249,8 +237,6 @@ def verify(
     local_root: RootOption = None,
 ) -> None:
     """Check a certificate again: is each object absent, and does anything stand now."""
-    from lakebed.gc.messages import InvalidRunId
-
     _check_files(out, html)
     request: Any = asked("plan", working, kinds=[])
     collector = checked_collector(session, uri, local_root)
@@ -258,7 +244,7 @@ def verify(
     session.when_stopped = lambda: "stopped: not all was checked, and nothing was changed; run the same command again"
     try:
         before = _certificate_in(file) if file.is_file() else collector.certificate(certificate)
-    except InvalidRunId as error:
+    except messages.InvalidRunId as error:
         raise Misuse(f"there is no file {certificate}, and it is no id of a run") from error
     if before is None:
         raise Misuse(f"there is no file {certificate}, and run {certificate} has no certificate")
@@ -272,11 +258,8 @@ def certificate(
     session: Session, uri: RepositoryArgument, run: RunArgument, out: OutOption = None, html: HtmlOption = None
 ) -> None:
     """Fetch the certificate of a run from the server. It needs no access to the object store."""
-    from lakebed.gc.messages import decode_certificate
-    from lakebed.operations.gc import collectors
-
     _check_files(out, html)
-    found = decode_certificate(session.client.do(collectors.GET_GC_CERTIFICATE, parse_repository(uri), run))
+    found = messages.decode_certificate(session.client.do(collectors.GET_GC_CERTIFICATE, parse_repository(uri), run))
     session.show(found, _certificate_text)
     _write_files(found, out, html)
 
@@ -284,8 +267,6 @@ def certificate(
 @app.command("key")
 def key(session: Session, uri: RepositoryArgument) -> None:
     """Print the server's public key in PEM. Keep it beside a certificate: `erase check --key` needs no server."""
-    from lakebed.operations.gc import collectors
-
     found = session.client.do(collectors.GET_GC_CERTIFICATE_KEY, parse_repository(uri))
     session.show(found, lambda one: iter(one.pem.splitlines()))
 
@@ -297,14 +278,12 @@ def check_offline(
     key: Annotated[Path, Option("--key", metavar="FILE", help="The public key, as `lakebed erase key` prints it.")],
 ) -> None:
     """Check without a server that the owner of this key signed the certificate as it is. Looks at no object store."""
-    from lakebed.gc.messages import is_signed
-
     try:
         found, pem = _certificate_in(certificate), key.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise Misuse(f"{describe(error)}. `--out` of an erasure wrote the certificate, `erase key` the key") from error
     try:
-        is_whole = is_signed(found, pem)
+        is_whole = messages.is_signed(found, pem)
     except ModuleNotFoundError as error:
         raise Misuse("to check a signature takes the package cryptography: pip install 'lakebed[server]'") from error
     if not is_whole:
@@ -317,16 +296,14 @@ def check_offline(
         raise Failed(left_text(found.stands))
 
 
-def _certificate_in(file: Path) -> Certificate:
-    from lakebed.gc.messages import BadInput, decode_certificate
-
+def _certificate_in(file: Path) -> messages.Certificate:
     try:
-        return decode_certificate(file.read_bytes())
-    except BadInput as error:
+        return messages.decode_certificate(file.read_bytes())
+    except messages.BadInput as error:
         raise Failed(f"{file}: {error}. Name the file as `--out` of the erasure wrote it") from error
 
 
-def _checked_text(found: Certificate) -> Iterator[str]:
+def _checked_text(found: messages.Certificate) -> Iterator[str]:
     when = human_time(found.made_ms // 1000)
     yield from prose(
         f"signed by the owner of this key: {found.repository}, run {found.run_id}, {found.made_by}, {when}"
@@ -334,7 +311,9 @@ def _checked_text(found: Certificate) -> Iterator[str]:
     yield from _certificate_text(found)
 
 
-def _tell(session: Session, collector: Collector, made: Certificate, out: Path | None, html: Path | None) -> None:
+def _tell(
+    session: Session, collector: gc.Collector, made: messages.Certificate, out: Path | None, html: Path | None
+) -> None:
     session.show(made, _certificate_text)
     if advice := _advice(collector, made):
         session.note(advice)
@@ -348,33 +327,28 @@ def _tell(session: Session, collector: Collector, made: Certificate, out: Path |
         raise Failed(left_text(made.stands))
 
 
-def _write_files(made: Certificate, out: Path | None, html: Path | None) -> None:
-    from lakebed.gc.messages import encode_certificate
-
+def _write_files(made: messages.Certificate, out: Path | None, html: Path | None) -> None:
     if out is not None:
-        out.write_bytes(encode_certificate(made))
+        out.write_bytes(messages.encode_certificate(made))
     if html is not None:
         html.write_text(certificate_html(made), encoding="utf-8")
 
 
-def _advice(collector: Collector, made: Certificate) -> str:
+def _advice(collector: gc.Collector, made: messages.Certificate) -> str:
     """Say how to remove what stands; empty where its own lines say so. To collect again helps neither while a
     hold keeps all that no entry names, nor while a deferred run keeps it.
     """
-    from lakebed.gc import HeldBack
-    from lakebed.gc.messages import RunKind
-
     stands = {one.what for one in made.stands}
     if not stands & {"garbage", "deferred"}:
         return ""
     again = _command(collector, made.run_id, everywhere=True)
-    waiting: list[ListedRun] = []
+    waiting: list[gc.ListedRun] = []
     # The certificate is made already. A caller who may not list these gets the plain advice.
     with contextlib.suppress(Denied):
         if "garbage" in stands:
             try:
-                collector.check_held(RunKind.UNCOMMITTED)
-            except HeldBack as error:
+                collector.check_held(messages.RunKind.UNCOMMITTED)
+            except gc.HeldBack as error:
                 return f"{error}. Once it is released, to delete what no entry names, and certify again: {again}"
         waiting = [one for one in collector.listed() if one.state == "deferred" and one.until_ms is not None]
         if "deferred" not in stands:  # Only garbage stands. Runs that publish hold objects of commits alone.
@@ -408,7 +382,7 @@ def _check_files(out: Path | None, html: Path | None) -> None:
             file.resolve().unlink()
 
 
-def _certificate_text(made: Certificate) -> Iterator[str]:
+def _certificate_text(made: messages.Certificate) -> Iterator[str]:
     absent = sum(one.is_absent for one in made.objects)
     yield f"run {made.run_id}: {absent:,} of {count_of(len(made.objects), 'object')} absent"
     for one in made.stands:
@@ -418,9 +392,7 @@ def _certificate_text(made: Certificate) -> Iterator[str]:
     yield from remaining_texts(made.remains)
 
 
-def _selection(paths: list[str], file: Path | None, digests: list[str], metadata: list[str]) -> Selection:
-    from lakebed.gc.rules import Selection, check_selection
-
+def _selection(paths: list[str], file: Path | None, digests: list[str], metadata: list[str]) -> gc_rules.Selection:
     named = [path for path in paths if "*" not in path and not path.endswith("/")]
     try:
         listed = [] if file is None else [line for line in file.read_text().splitlines() if line]
@@ -429,8 +401,8 @@ def _selection(paths: list[str], file: Path | None, digests: list[str], metadata
     pairs = [text.partition("=") for text in metadata]
     if wrong := next((text for text, (key, sign, _) in zip(metadata, pairs, strict=True) if not (key and sign)), None):
         raise Misuse(f"{wrong!r} is not KEY=VALUE")
-    return check_selection(
-        Selection(
+    return gc_rules.check_selection(
+        gc_rules.Selection(
             paths=(*named, *listed),
             globs=tuple(path for path in paths if path not in named),
             digests=tuple(digests),

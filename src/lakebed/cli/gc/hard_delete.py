@@ -15,6 +15,8 @@ from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 
+from .options import hard_delete
+
 app = noun("Delete replaced objects at once, without a collection.")
 
 
@@ -54,8 +56,6 @@ def resume(session: Session, uri: RepositoryArgument) -> None:
 @app.command("status")
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the setting, and how much waits."""
-    from lakebed.operations.gc import hard_delete
-
     session.show(session.client.do(hard_delete.GET_HARD_DELETE, parse_repository(uri)), _status_text)
 
 
@@ -67,8 +67,6 @@ def why(
     address: Annotated[str, Option("--address", help="The object at this address: data/SLICE/NUMBER.")] = "",
 ) -> None:
     """Show which objects wait or were deleted, when, and which change removed their last name."""
-    from lakebed.operations.gc import hard_delete
-
     if bool(path) == bool(address):
         raise Misuse("give either --path or --address")
     query = {"path": path or None, "address": address or None}
@@ -77,8 +75,6 @@ def why(
 
 
 def _change(session: Session, uri: str, body: SetHardDelete) -> None:
-    from lakebed.operations.gc import hard_delete
-
     session.show(session.client.do(hard_delete.SET_HARD_DELETE, parse_repository(uri), body=body), _status_text)
 
 

@@ -7,7 +7,7 @@ change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import Misuse
@@ -17,12 +17,8 @@ from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
+from .options import gc_rules, holds, messages
 from .session import versions_of
-
-if TYPE_CHECKING:
-    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.messages import HoldsVersion
-    from lakebed.gc.rules import Hold
 
 app = noun(
     "Hold data, so that no collection deletes them (legal holds).",
@@ -51,12 +47,9 @@ def add(
     ] = False,
 ) -> None:
     """Hold paths, commits or tags: no collection deletes their objects."""
-    from lakebed.gc.messages import NewHold
-    from lakebed.operations.gc import holds
-
     if not (paths or commits or tags):
         raise Misuse("nothing to hold: add --path, --commit or --tag")
-    hold = NewHold(
+    hold = messages.NewHold(
         name=name,
         globs=tuple(paths or ()),
         commits=tuple(commits or ()),
@@ -73,8 +66,6 @@ def add(
 @app.command("list")
 def list_holds(session: Session, uri: RepositoryArgument) -> None:
     """List the holds in force: their objects, since when, by whom, why."""
-    from lakebed.operations.gc import holds
-
     found = session.client.do(holds.GET_LEGAL_HOLDS, parse_repository(uri))
     session.show_all(found.holds, _holds_text, otherwise="no legal hold is in force")
 
@@ -84,8 +75,6 @@ def release(
     session: Session, uri: RepositoryArgument, name: NameArgument, why: WhyOption, yes: YesOption = False
 ) -> None:
     """End a hold. The next collection may delete the objects that it kept."""
-    from lakebed.operations.gc import holds
-
     session.confirm(f"Release the hold {name} of {uri}?", yes=yes)
     session.client.do(holds.RELEASE_LEGAL_HOLD, parse_repository(uri), name, query={"why": why})
     session.done(f"{uri}: {name} is released", released=name)
@@ -94,18 +83,16 @@ def release(
 @app.command("history")
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List every change of the holds, newest first: when, by whom, why."""
-    from lakebed.operations.gc import holds
-
     found = versions_of(session, holds.LIST_LEGAL_HOLD_HISTORY, parse_repository(uri), limit)
     session.show_all(found, _history_text, otherwise="there was never a legal hold")
 
 
-def _holds_text(holds: Iterable[Hold]) -> Iterator[str]:
-    rows = [(hold.name, hold.text(), human_time(hold.at_ms // 1000), hold.by, hold.why) for hold in holds]
+def _holds_text(found: Iterable[gc_rules.Hold]) -> Iterator[str]:
+    rows = [(hold.name, hold.text(), human_time(hold.at_ms // 1000), hold.by, hold.why) for hold in found]
     return table(("hold", "keeps", "since", "by", "why"), rows)
 
 
-def _history_text(versions: Iterable[HoldsVersion]) -> Iterator[str]:
+def _history_text(versions: Iterable[messages.HoldsVersion]) -> Iterator[str]:
     rows = [
         (str(one.version), human_time(one.changed_ms // 1000), one.changed_by, one.what, str(len(one.holds)))
         for one in versions

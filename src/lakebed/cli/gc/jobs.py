@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import click
 
@@ -21,12 +21,8 @@ from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
-from .options import BranchesOption, Deleting, Looking, Working, asked
+from .options import BranchesOption, Deleting, Looking, Working, asked, collectors, messages
 from .session import ONLY, policy_file, rules_file
-
-if TYPE_CHECKING:
-    # At run time only in the commands: their module loads Arrow, for which `--help` need not wait.
-    from lakebed.gc.messages import JobResult, JobView
 
 app = noun("Run collections on the server's machine.")
 
@@ -61,9 +57,6 @@ def start(
     yes: YesOption = False,
 ) -> None:
     """Start a collection on the server."""
-    from lakebed.gc.messages import StartJob
-    from lakebed.operations.gc import collectors
-
     supposed = None if rules is None else rules_file(rules)
     place = _place(uri, deleted=deleted, uid=uid)
     if place.deleted and action == "plan":
@@ -77,7 +70,7 @@ def start(
         what = f"what run {run} names" if run else "everything that is no longer reachable"
         what += ", and the branches that go by the policy," if branches else ""
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
-    body = StartJob(request=request)
+    body = messages.StartJob(request=request)
     session.when_stopped = lambda: f"stopped: the job may have begun; `lakebed gc job list {uri}` shows it"
     job = session.client.do(collectors.START_GC_JOB, place.repository, body=body, query=place.query)
     if wait:
@@ -88,9 +81,7 @@ def start(
 @app.command("list")
 def list_jobs(session: Session, uri: RepositoryArgument, deleted: DeletedOption = False, uid: UidOption = "") -> None:
     """List the jobs of a repository, newest first."""
-    from lakebed.operations.gc import collectors
-
-    columns: dict[str, Callable[[JobView], object]] = {
+    columns: dict[str, Callable[[messages.JobView], object]] = {
         "job": lambda job: job.id,
         "does": _what,
         "state": lambda job: job.state,
@@ -114,8 +105,6 @@ def stop(
     session: Session, uri: RepositoryArgument, job: JobArgument, deleted: DeletedOption = False, uid: UidOption = ""
 ) -> None:
     """Ask a job to stop. Start it again to go on."""
-    from lakebed.operations.gc import collectors
-
     place = _place(uri, deleted=deleted, uid=uid)
     asked_to_stop = session.client.do(collectors.STOP_GC_JOB, place.repository, job, query=place.query)
     session.show(_watched(session, place, asked_to_stop), lambda found: f"job {found.id} is {found.state}")
@@ -144,16 +133,12 @@ def _place(uri: str, *, deleted: bool, uid: str) -> _Place:
     return _Place(parse_repository(uri), uid or (ONLY if deleted else ""))
 
 
-def _get(session: Session, place: _Place, job: str) -> JobView:
-    from lakebed.operations.gc import collectors
-
+def _get(session: Session, place: _Place, job: str) -> messages.JobView:
     return session.client.do(collectors.GET_GC_JOB, place.repository, job, query=place.query)
 
 
-def _watched(session: Session, place: _Place, job: JobView) -> JobView:
+def _watched(session: Session, place: _Place, job: messages.JobView) -> messages.JobView:
     """Show new lines as they come, and return the job when it has ended. Ctrl-C ends the watching alone."""
-    from lakebed.gc.messages import JobState
-
     where = f"{place} {job.id}{place.option}"
     session.when_stopped = lambda: (
         f"stopped watching: job {job.id} goes on at the server; `lakebed gc job show {where}` shows it, "
@@ -164,7 +149,7 @@ def _watched(session: Session, place: _Place, job: JobView) -> JobView:
         for line in _new_lines(shown, job.lines):
             session.note(printable(line))
         shown = job.lines
-        if job.state is not JobState.RUNNING:
+        if job.state is not messages.JobState.RUNNING:
             return job
         time.sleep(POLL_S)
         job = _get(session, place, job.id)
@@ -178,15 +163,13 @@ def _new_lines(shown: tuple[str, ...], lines: tuple[str, ...]) -> tuple[str, ...
     return lines
 
 
-def _show(session: Session, job: JobView) -> None:
-    from lakebed.gc.messages import JobState
-
+def _show(session: Session, job: messages.JobView) -> None:
     session.show(job, _describe)
-    if job.state not in {JobState.RUNNING, JobState.DONE}:
+    if job.state not in {messages.JobState.RUNNING, messages.JobState.DONE}:
         raise click.exceptions.Exit(FAILED)
 
 
-def _describe(job: JobView) -> Iterator[str]:
+def _describe(job: messages.JobView) -> Iterator[str]:
     facts: list[tuple[str, str]] = [
         ("job", job.id),
         ("does", _what(job)),
@@ -199,25 +182,21 @@ def _describe(job: JobView) -> Iterator[str]:
     return fields(facts)
 
 
-def _what(job: JobView) -> str:
-    from lakebed.gc.messages import ApplyRequest, EraseRequest, PlanRequest, RunRequest, action_of
-
+def _what(job: messages.JobView) -> str:
     request = job.request
-    words = [request.run_id] if isinstance(request, ApplyRequest | EraseRequest) else []
-    if isinstance(request, PlanRequest | RunRequest):
+    words = [request.run_id] if isinstance(request, messages.ApplyRequest | messages.EraseRequest) else []
+    if isinstance(request, messages.PlanRequest | messages.RunRequest):
         words = [kind.value for kind in request.kinds]
-    if isinstance(request, RunRequest) and request.branches:
+    if isinstance(request, messages.RunRequest) and request.branches:
         words.append("--branches")
-    return " ".join([action_of(request), *words])
+    return " ".join([messages.action_of(request), *words])
 
 
-def _result(one: JobResult) -> str:
-    from lakebed.gc.messages import JobDeed
-
-    if one.deed is JobDeed.SWEPT:
+def _result(one: messages.JobResult) -> str:
+    if one.deed is messages.JobDeed.SWEPT:
         left_open = f"; of {one.objects_failed:,} it is not known, or they were not tried" if one.objects_failed else ""
         return f"{one.deed}: {count_of(one.objects, 'branch', 'branches')} deleted{left_open}"
-    if one.deed is JobDeed.CERTIFIED:
+    if one.deed is messages.JobDeed.CERTIFIED:
         stands = f"; {count_of(one.objects_failed, 'thing')} of the content still stands" if one.objects_failed else ""
         return f"{one.deed} run {one.run_id}: {count_of(one.objects, 'object')} absent{stands}"
     if one.simulation is not None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -28,15 +28,10 @@ from lakebed.cli.kit.uris import parse_repository
 
 from . import apply
 from .branches import app as branches
-from .options import Working, asked
+from .options import Working, asked, collectors, lifecycle, messages, policy_rules
 from .session import PLAN_STOPPED, RootOption, check, checked_collector, policy_file, versions_of, with_spark
 from .text import plan_texts, state_text
 from .why import lifecycle_why
-
-if TYPE_CHECKING:
-    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.messages import PolicyCheck, PolicyVersion, RunView, SetPolicy, Simulation
-    from lakebed.gc.rules.lifecycle import Problem
 
 BAR = 40
 """Columns of the longest bar of a plot."""
@@ -62,8 +57,6 @@ def get_policy(
     version: Annotated[int | None, Option("--version", min=1, help="Show this version.")] = None,
 ) -> None:
     """Show the policy: its JSON, as it was set."""
-    from lakebed.operations.gc import lifecycle
-
     query = {"version": version}
     session.show(session.client.do(lifecycle.GET_LIFECYCLE_POLICY, parse_repository(uri), query=query), _policy_text)
 
@@ -72,7 +65,6 @@ def get_policy(
 def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
     """Replace the policy by a file's. Deletes nothing."""
     from lakebed.client import BadRequest
-    from lakebed.operations.gc import lifecycle
 
     repository = parse_repository(uri)
     found = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
@@ -90,8 +82,6 @@ def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) ->
 @policies.command("validate")
 def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
     """Check a file: all errors and warnings, with rule and place. Changes nothing."""
-    from lakebed.operations.gc import lifecycle
-
     found = session.client.do(lifecycle.VALIDATE_LIFECYCLE_POLICY, parse_repository(uri), body=_read(file))
     session.show(found, _check_text)
     if not found.is_valid:
@@ -101,8 +91,6 @@ def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> N
 @policies.command("unset")
 def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
     """Remove the policy: from then on nothing is due by it."""
-    from lakebed.operations.gc import lifecycle
-
     repository = parse_repository(uri)
     found = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
     session.confirm(f"Remove the lifecycle policy of {uri}?", yes=yes)
@@ -113,8 +101,6 @@ def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> 
 @policies.command("history")
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the policy, newest first: who set it, and when."""
-    from lakebed.operations.gc import lifecycle
-
     found = versions_of(session, lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, parse_repository(uri), limit)
     session.show_all(found, _history_text, otherwise="no lifecycle policy was ever set")
 
@@ -173,8 +159,6 @@ app.command("why")(lifecycle_why)
 @app.command("status")
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the policy in force and its runs, newest first, with their states."""
-    from lakebed.operations.gc import collectors, lifecycle
-
     repository = parse_repository(uri)
     policy = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
     views = session.client.do(collectors.LIST_GC_RUNS, repository).runs
@@ -185,29 +169,27 @@ def status(session: Session, uri: RepositoryArgument) -> None:
 class LifecycleStatus(msgspec.Struct, kw_only=True):
     """The policy in force, and the lifecycle runs that were applied, newest first."""
 
-    policy: PolicyVersion
-    runs: tuple[RunView, ...]
+    policy: messages.PolicyVersion
+    runs: tuple[messages.RunView, ...]
 
 
-def _read(file: Path) -> SetPolicy:
-    from lakebed.gc.messages import SetPolicy
-
-    return SetPolicy(policy=msgspec.Raw(policy_file(file).encode()))
+def _read(file: Path) -> messages.SetPolicy:
+    return messages.SetPolicy(policy=msgspec.Raw(policy_file(file).encode()))
 
 
 # Texts
 
 
-def _policy_text(found: PolicyVersion) -> Iterator[str]:
+def _policy_text(found: messages.PolicyVersion) -> Iterator[str]:
     text = found.text()
     yield "no lifecycle policy is set" if text is None else text.strip("\n")
 
 
-def _place(problem: Problem) -> str:
+def _place(problem: policy_rules.Problem) -> str:
     return f"{problem.place}: " if problem.place else ""
 
 
-def _check_text(found: PolicyCheck) -> Iterator[str]:
+def _check_text(found: messages.PolicyCheck) -> Iterator[str]:
     for problem in found.problems:
         label = f"{'warning' if problem.is_warning else 'error'}: "
         yield from hanging(label, f"{_place(problem)}{problem.message}", indent=len(label))
@@ -215,11 +197,10 @@ def _check_text(found: PolicyCheck) -> Iterator[str]:
     yield "the policy is valid" if found.is_valid else count_of(errors, "error")
 
 
-def _simulation_text(found: Simulation) -> Iterator[str]:
-    from lakebed.gc.messages import kept_by
-
+def _simulation_text(found: messages.Simulation) -> Iterator[str]:
     rows = [
-        (row.date, row.rule, kept_by(row.branch), f"{row.objects:,}", human_size(row.size_bytes)) for row in found.rows
+        (row.date, row.rule, messages.kept_by(row.branch), f"{row.objects:,}", human_size(row.size_bytes))
+        for row in found.rows
     ]
     yield from table(("day", "rule", "last kept by", "objects", "bytes"), rows)
     by_day: dict[str, int] = {}
@@ -237,7 +218,7 @@ def _simulation_text(found: Simulation) -> Iterator[str]:
     yield from prose(f"{objects}, {size}, within {count_of(found.days, 'day')} if no one writes meanwhile")
 
 
-def _simulated_branches(found: Simulation) -> Iterator[str]:
+def _simulated_branches(found: messages.Simulation) -> Iterator[str]:
     """Yield the branches that sweeps would delete, and how many on each day."""
     if found.branches is None:
         yield "branches are not simulated: they go by the policy in force"
@@ -267,13 +248,13 @@ def _status_text(found: LifecycleStatus) -> Iterator[str]:
     yield from table(("run", "applied", "state"), rows) if rows else ["no run was applied yet"]
 
 
-def _state(view: RunView) -> str:
+def _state(view: messages.RunView) -> str:
     if view.until_ms is None or view.state.value == "ended":
         return state_text(view.state.value)
     return "purging" if view.is_purging else f"waits until {human_time(view.until_ms // 1000)}"
 
 
-def _history_text(versions: Iterable[PolicyVersion]) -> Iterator[str]:
+def _history_text(versions: Iterable[messages.PolicyVersion]) -> Iterator[str]:
     rows = [
         (
             str(version.version),

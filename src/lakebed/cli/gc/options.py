@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from lakebed.base import Later
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.parameters import Option
 
+# The parts that commands use, each imported on its first use: they load Arrow, for which `--help` need not wait.
 if TYPE_CHECKING:
-    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.messages import Request
+    from lakebed import objectstore
+    from lakebed.gc import messages
+    from lakebed.gc import rules as gc_rules
+    from lakebed.gc.rules import lifecycle as policy_rules
+    from lakebed.operations.gc import collections, collectors, hard_delete, holds, lifecycle
+else:
+    objectstore, messages = Later("lakebed.objectstore"), Later("lakebed.gc.messages")
+    gc_rules, policy_rules = Later("lakebed.gc.rules"), Later("lakebed.gc.rules.lifecycle")
+    collections, collectors = Later("lakebed.operations.gc.collections"), Later("lakebed.operations.gc.collectors")
+    hard_delete, holds = Later("lakebed.operations.gc.hard_delete"), Later("lakebed.operations.gc.holds")
+    lifecycle = Later("lakebed.operations.gc.lifecycle")
 
 CommittedOption = Annotated[bool, Option("--committed", help="Only data of commits that expired by the rules.")]
 UncommittedOption = Annotated[bool, Option("--uncommitted", help="Only data that is in no commit.")]
@@ -130,17 +141,15 @@ class Working:
         return asdict(self)
 
 
-def asked(action: str, *options: Looking | Deleting | Working, **more: object) -> Request:
+def asked(action: str, *options: Looking | Deleting | Working, **more: object) -> messages.Request:
     """Make the request of these options.
 
     Raises:
         InvalidRequest, …: see `request_of`.
     """
-    from lakebed.gc.messages import UnknownChoice, request_of
-
     for option in options:
         more |= option.words()
     try:
-        return request_of(action, **more)
-    except UnknownChoice as error:
+        return messages.request_of(action, **more)
+    except messages.UnknownChoice as error:
         raise Misuse(f"{error} ({click.get_current_context().command_path} -h)") from error

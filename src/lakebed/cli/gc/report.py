@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from lakebed import gc
 from lakebed.base import WHOLE, Bar, bars, count_of, human_size, shares
 from lakebed.cli.kit.output import human_time, printable
 
+from .options import messages
 from .text import broken_parts, collected_text, open_text, selection_text, state_text, swept_text
-
-if TYPE_CHECKING:
-    from lakebed.gc.messages import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
 
 TOP: Final = 25
 """The number of names of a way that are drawn; the others are summed."""
@@ -58,7 +57,9 @@ svg .axis { stroke: var(--line); }
 NOT_ABSENT: Final = '<td class="stands">no'
 
 
-def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[ExpiringCommit] = ()) -> str:
+def plan_html(
+    plan: messages.Plan, report: messages.RunReport | None = None, commits: Sequence[messages.ExpiringCommit] = ()
+) -> str:
     """Return the whole file. `report` is that of the plan's run, if it was applied; `commits` are some that expire."""
     title = f"{plan.repository}: what run {plan.run_id} takes"
     parts = [
@@ -84,7 +85,7 @@ def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[Exp
     return "\n".join(parts)
 
 
-def certificate_html(made: Certificate) -> str:
+def certificate_html(made: messages.Certificate) -> str:
     """Return a certificate of an erasure as a page. Anything that stands comes first, in red."""
     title = f"{made.repository}: certificate of erasure {made.run_id}"
     absent = sum(one.is_absent for one in made.objects)
@@ -130,10 +131,7 @@ def text(name: str) -> str:
     return html.escape(printable(name).encode(errors="replace").decode())
 
 
-def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
-    # Here: it loads Arrow, for which `--help` need not wait.
-    from lakebed.gc import apply_command
-
+def _head(plan: messages.Plan, title: str, report: messages.RunReport | None) -> Iterator[str]:
     yield f"<h1>{text(title)}</h1>"
     kind = f"{plan.kind.data}, planned {human_time(plan.now_ms // 1000)}"
     yield f'<p class="dim">{text(kind)} · {text(plan.namespace)}</p>'
@@ -146,10 +144,10 @@ def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
             "can be applied only if they are the rules by then.</p>"
         )
     else:
-        yield f'<p class="dim">A plan deletes nothing. <code>{apply_command(plan.kind)}</code> carries it out.</p>'
+        yield f'<p class="dim">A plan deletes nothing. <code>{gc.apply_command(plan.kind)}</code> carries it out.</p>'
 
 
-def _sums(plan: Plan) -> Iterator[str]:
+def _sums(plan: messages.Plan) -> Iterator[str]:
     total = plan.totals.all
     facts = [(f"{total.objects:,}", "object" if total.objects == 1 else "objects")]
     facts.append((human_size(total.size_bytes), "to give back"))
@@ -161,13 +159,11 @@ def _sums(plan: Plan) -> Iterator[str]:
     yield "</ul>"
 
 
-def _ages(plan: Plan) -> Iterator[str]:
+def _ages(plan: messages.Plan) -> Iterator[str]:
     """Draw columns of bytes by age; the table below them has the numbers."""
-    from lakebed.gc.messages import AGES, Total
-
     if not plan.totals.by_age:
         return
-    sums = [(name, plan.totals.by_age.get(name, Total())) for name, _ in AGES]
+    sums = [(name, plan.totals.by_age.get(name, messages.Total())) for name, _ in messages.AGES]
     columns = bars([total.size_bytes for _, total in sums])
     width, height, base = 640, 220, 180
     step = width / len(sums)
@@ -185,7 +181,7 @@ def _ages(plan: Plan) -> Iterator[str]:
     yield "</svg>"
 
 
-def _ways(plan: Plan) -> Iterator[str]:
+def _ways(plan: messages.Plan) -> Iterator[str]:
     totals = plan.totals
     for caption, title, sums in (
         ("By age: when it was last written, or a commit last had it", "age", totals.in_order_of_age()),
@@ -199,7 +195,7 @@ def _ways(plan: Plan) -> Iterator[str]:
             yield from _bars(caption, title, sums)
 
 
-def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
+def _bars(caption: str, title: str, sums: Mapping[str, messages.Total]) -> Iterator[str]:
     rows = [(name or "(none)", total.objects, total.size_bytes) for name, total in sums.items()]
     shown, rest = rows[:TOP], rows[TOP:]
     yield f'<table class="bars"><caption>{text(caption)}</caption><thead><tr>'
@@ -221,7 +217,7 @@ def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _commits(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
+def _commits(plan: messages.Plan, commits: Sequence[messages.ExpiringCommit]) -> Iterator[str]:
     if not commits:
         return
     yield "<table><caption>Commits whose data goes, the newest first</caption><thead><tr>"
@@ -249,7 +245,7 @@ def _number(count: int) -> str:
     return f"{count:,}"
 
 
-def _stays(plan: Plan) -> Iterator[str]:
+def _stays(plan: messages.Plan) -> Iterator[str]:
     counts = plan.commit_counts
     rows: list[tuple[str, int, int, Callable[[int], str]]] = [("commits", counts.kept, counts.expired, _number)]
     if not plan.kind.takes_named:  # These kinds delete no ranges: they count ranges to read.
@@ -273,7 +269,7 @@ def _stays(plan: Plan) -> Iterator[str]:
         yield f"<p>Commits: {text(swept_text(plan))}.</p>"
 
 
-def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
+def _outcome(plan: messages.Plan, report: messages.RunReport | None) -> Iterator[str]:
     if report is None:
         return
     facts = [
@@ -294,7 +290,7 @@ def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
     yield from _facts(facts)
 
 
-def _inputs(plan: Plan) -> Iterator[str]:
+def _inputs(plan: messages.Plan) -> Iterator[str]:
     facts = [("closed slices", f"{plan.closed_slices:,}")]
     if plan.open_slices:
         facts.append(("left to a later run", open_text(plan.open_slices)))
@@ -320,14 +316,14 @@ def _inputs(plan: Plan) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _manifest(name: str, found: Manifest) -> str:
+def _manifest(name: str, found: messages.Manifest) -> str:
     return (
         f'<tr><th scope="row">{text(name)}</th><td class="number">{found.rows:,}</td><td class="number">'
         f"{len(found.parts):,}</td><td><code>{text(found.folder)}<br>{found.digest()}</code></td></tr>"
     )
 
 
-def _rules(plan: Plan) -> str:
+def _rules(plan: messages.Plan) -> str:
     assert plan.rules is not None, "the caller asked"
     version = "not saved" if plan.what_if else f"version {plan.rules_version}"
     periods = [f"{rule.pattern} {rule.period}" for rule in plan.rules.branches]
@@ -343,7 +339,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _broken_tables(plan: Plan) -> Iterator[str]:
+def _broken_tables(plan: messages.Plan) -> Iterator[str]:
     if not plan.tables:
         return
     yield "<h2>Tables that cannot be read without these files</h2><ul>"
@@ -355,7 +351,7 @@ def _broken_tables(plan: Plan) -> Iterator[str]:
     yield "</ul>"
 
 
-def _unknown_files(plan: Plan) -> Iterator[str]:
+def _unknown_files(plan: messages.Plan) -> Iterator[str]:
     if not plan.unknown_files:
         return
     counted = count_of(plan.unknown_files_count, "file or folder", "files or folders")

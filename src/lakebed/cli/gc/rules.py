@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -23,14 +23,9 @@ from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, RefUri, is_uri, parse_ref, parse_repository
 
-from .options import Working, asked
+from .options import Working, asked, collections, collectors, gc_rules, messages
 from .session import RootOption, check, checked_collector, rules_file, versions_of, with_spark
 from .text import amount, diff_text
-
-if TYPE_CHECKING:
-    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.messages import PlanDiff, RulesTrial, RulesVersion
-    from lakebed.gc.rules import Considered, Explanation, RuleChange, Rules
 
 SAVE: Final = "Save these rules?"
 OFF: Final = "off"
@@ -57,8 +52,8 @@ DASHES: Final = {"ignore_unknown_options": True}
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the differences between two sets of rules, and between their plans: `plan.a` is by the former rules."""
 
-    changes: Sequence[RuleChange]
-    plan: PlanDiff
+    changes: Sequence[gc_rules.RuleChange]
+    plan: messages.PlanDiff
 
 
 @app.command("show")
@@ -90,11 +85,9 @@ def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument)
         )
     target = parse_ref(uri)
 
-    def edit(rules: Rules) -> Rules:
-        from lakebed.gc.rules import BranchRule
-
+    def edit(rules: gc_rules.Rules) -> gc_rules.Rules:
         others = _others(rules.branches, target)
-        return replace(rules, branches=(*others, BranchRule(pattern=target.ref, period=duration)))
+        return replace(rules, branches=(*others, gc_rules.BranchRule(pattern=target.ref, period=duration)))
 
     _change(session, target.repository, edit, f"{target}: retention is {duration}")
 
@@ -113,7 +106,7 @@ def unset_rule(
         return
     target = parse_ref(uri)
 
-    def edit(rules: Rules) -> Rules:
+    def edit(rules: gc_rules.Rules) -> gc_rules.Rules:
         others = _others(rules.branches, target)
         if len(others) == len(rules.branches):
             raise NotFound(f"{target} has no rule of its own")
@@ -123,8 +116,6 @@ def unset_rule(
 
 
 def _remove_all(session: Session, uri: str, *, yes: bool) -> None:
-    from lakebed.operations.gc import collectors
-
     repository = parse_repository(uri)
     found = _read(session, repository)
     session.confirm(f"Remove all retention rules of {uri}?", yes=yes)
@@ -143,12 +134,10 @@ def keep_last(
     if commits != OFF and not (commits.isascii() and commits.isdigit() and len(commits) < 10):
         raise Misuse(f"{commits!r} is neither a number of commits nor off")
 
-    def edit(rules: Rules) -> Rules:
-        from lakebed.gc.rules import KeepLast
-
+    def edit(rules: gc_rules.Rules) -> gc_rules.Rules:
         pins = _others(rules.keep_last, target)
         if commits != OFF:
-            pins = (*pins, KeepLast(pattern=target.ref, commits=int(commits)))
+            pins = (*pins, gc_rules.KeepLast(pattern=target.ref, commits=int(commits)))
         elif len(pins) == len(rules.keep_last):
             raise Misuse(f"{target} has no keep-last: nothing to take off")
         return replace(rules, keep_last=pins)
@@ -186,8 +175,6 @@ def explain(
     ],
 ) -> None:
     """Explain which rule counts for a branch, existing or not; or for commits on no branch."""
-    from lakebed.operations.gc import collectors
-
     target = parse_ref(uri) if "/" in uri.removeprefix("lakefs://") else RefUri(parse_repository(uri), "")
     query = {"branch": target.ref or None}
     session.show(session.client.do(collectors.EXPLAIN_GC_RULES, target.repository, query=query), explanation_text)
@@ -196,8 +183,6 @@ def explain(
 @app.command("history")
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the rules, newest first: the change, by whom, and when."""
-    from lakebed.operations.gc import collectors
-
     found = versions_of(session, collectors.LIST_GC_RULES_HISTORY, parse_repository(uri), limit)
     session.show_all(found, history_text, otherwise="no rules were ever set")
 
@@ -213,8 +198,6 @@ def diff(
     local_root: RootOption = None,
 ) -> None:
     """Compare the rules with an earlier version or with a file, or compare any two of these."""
-    from lakebed.gc.rules import diff_rules
-
     _check_plans(working, plan=plan)
     repository = parse_repository(uri)
     current = _read(session, repository)
@@ -226,7 +209,7 @@ def diff(
     if plan:
         session.show(planned_change(session, uri, pair, local_root, working), planned_text)
     else:
-        session.show_all(diff_rules(*pair), changes_text)
+        session.show_all(gc_rules.diff_rules(*pair), changes_text)
 
 
 @app.command("apply")
@@ -240,14 +223,11 @@ def apply_rules(
     local_root: RootOption = None,
 ) -> None:
     """Replace all rules by those of a file, and show the changes. With --plan it asks first."""
-    from lakebed.gc.rules import diff_rules
-    from lakebed.operations.gc import collections
-
     _check_plans(working, plan=plan)
     repository = parse_repository(uri)
     wanted = rules_file(file)
     found = _read(session, repository)
-    changes = diff_rules(found.rules, wanted)
+    changes = gc_rules.diff_rules(found.rules, wanted)
     if not changes:
         session.done(f"{uri}: the rules are as in {file}", version=found.version, counts_after=[])
         return
@@ -273,8 +253,6 @@ def try_rules(
 
     Objects are counted at most: staged data, open uploads and holds may keep some. `diff FILE --plan` counts exactly.
     """
-    from lakebed.operations.gc import collectors
-
     wanted = rules_file(file)
     session.show(session.client.do(collectors.TRY_GC_RULES, parse_repository(uri), body=wanted), trial_text)
 
@@ -292,9 +270,7 @@ def _others(rules: Iterable[Any], target: RefUri) -> tuple[Any, ...]:
     return tuple(rule for rule in rules if rule.pattern != target.ref)
 
 
-def _read(session: Session, repository: str, version: int | None = None) -> RulesVersion:
-    from lakebed.operations.gc import collectors
-
+def _read(session: Session, repository: str, version: int | None = None) -> messages.RulesVersion:
     return session.client.do(collectors.GET_FULL_GC_RULES, repository, query={"version": version})
 
 
@@ -302,27 +278,25 @@ def _is_version(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-def _named(session: Session, repository: str, name: str) -> Rules | None:
+def _named(session: Session, repository: str, name: str) -> gc_rules.Rules | None:
     """Return rules by version (0: before there were any) or from a file."""
     if not _is_version(name):
         return rules_file(Path(name))
     return _read(session, repository, int(name)).rules if int(name) else None
 
 
-def _change(session: Session, repository: str, edit: Callable[[Rules], Rules], message: str) -> None:
+def _change(session: Session, repository: str, edit: Callable[[gc_rules.Rules], gc_rules.Rules], message: str) -> None:
     """Change the rules in force. Without rules, all data stays for ever except where the change sets a period."""
-    from lakebed.gc.rules import FOREVER, Rules, check_rules
-
     found = _read(session, repository)
-    changed = check_rules(edit(found.rules or Rules(default=FOREVER)))
-    if found.rules is None and changed.default == FOREVER:
+    changed = gc_rules.check_rules(edit(found.rules or gc_rules.Rules(default=gc_rules.FOREVER)))
+    if found.rules is None and changed.default == gc_rules.FOREVER:
         session.warn("no default is set: what no rule matches stays for ever")
     _write(session, repository, found, changed, message)
 
 
-def _write(session: Session, repository: str, found: RulesVersion, rules: Rules, message: str) -> None:
-    from lakebed.operations.gc import collectors
-
+def _write(
+    session: Session, repository: str, found: messages.RulesVersion, rules: gc_rules.Rules, message: str
+) -> None:
     query = {"if_version": found.version}
     written = session.client.do(collectors.SET_FULL_GC_RULES, repository, body=rules, query=query)
     for run in written.counts_after:
@@ -333,29 +307,28 @@ def _write(session: Session, repository: str, found: RulesVersion, rules: Rules,
 def planned_change(
     session: Session,
     uri: str,
-    pair: tuple[Rules | None, Rules | None],
+    pair: tuple[gc_rules.Rules | None, gc_rules.Rules | None],
     local_root: Path | None,
     working: Working,
 ) -> PlannedChange:
     """Plan committed data by both, and compare. Deletes nothing and saves no rules; no rules keep everything."""
-    from lakebed.gc.messages import RunKind
-    from lakebed.gc.rules import FOREVER, Rules, diff_rules
-
     collector = checked_collector(session, uri, local_root)
-    kinds = [RunKind.COMMITTED]
-    requests: list[Any] = [asked("plan", working, kinds=kinds, rules=rules or Rules(default=FOREVER)) for rules in pair]
+    kinds = [messages.RunKind.COMMITTED]
+    requests: list[Any] = [
+        asked("plan", working, kinds=kinds, rules=rules or gc_rules.Rules(default=gc_rules.FOREVER)) for rules in pair
+    ]
     for request in requests:
         check(session, collector, request)
     with with_spark(session, collector) as collector:
         before, after = (plan for request in requests for plan in collector.plan(request))
     diff = collector.diff(before.run_id, after.run_id, limit=20)
-    return PlannedChange(changes=diff_rules(*pair), plan=diff)
+    return PlannedChange(changes=gc_rules.diff_rules(*pair), plan=diff)
 
 
 # Texts
 
 
-def trial_text(found: RulesTrial) -> Iterator[str]:
+def trial_text(found: messages.RulesTrial) -> Iterator[str]:
     before = f"; {found.in_force[0].expired:,} by the rules in force" if found.in_force else ""
     most = found.at_most
     facts = [
@@ -386,7 +359,7 @@ def planned_text(found: PlannedChange) -> Iterator[str]:
     yield from diff_text(found.plan)
 
 
-def version_text(found: RulesVersion) -> Iterator[str]:
+def version_text(found: messages.RulesVersion) -> Iterator[str]:
     if found.rules is None:
         yield "no rules are set: committed data stays for ever"
         return
@@ -405,7 +378,7 @@ def version_text(found: RulesVersion) -> Iterator[str]:
     yield from fields(facts)
 
 
-def explanation_text(found: Explanation) -> Iterator[str]:
+def explanation_text(found: gc_rules.Explanation) -> Iterator[str]:
     since = "for ever" if found.since_ms is None else f"since {human_time(found.since_ms // 1000)}"
     rule = "the default" if found.pattern is None else found.pattern
     facts = [
@@ -422,19 +395,17 @@ def explanation_text(found: Explanation) -> Iterator[str]:
             yield from table(("pattern", title, "counts", "why"), map(_considered_row, rules))
 
 
-def _considered_row(rule: Considered) -> tuple[str, ...]:
+def _considered_row(rule: gc_rules.Considered) -> tuple[str, ...]:
     return rule.pattern, rule.value, "yes" if rule.wins else "no", rule.why
 
 
-def history_text(versions: Iterable[RulesVersion]) -> Iterator[str]:
-    from lakebed.gc.rules import diff_rules
-
+def history_text(versions: Iterable[messages.RulesVersion]) -> Iterator[str]:
     found = list(versions)
     rows = []
     for place, version in enumerate(found):
         older = found[place + 1].rules if place + 1 < len(found) else None
         is_compared = place + 1 < len(found) or version.version == 1
-        changes = "; ".join(map(_change_words, diff_rules(older, version.rules))) if is_compared else "…"
+        changes = "; ".join(map(_change_words, gc_rules.diff_rules(older, version.rules))) if is_compared else "…"
         rows.append((str(version.version), human_time(version.changed_ms // 1000), version.changed_by, changes))
     return table(("version", "changed", "by", "what"), rows)
 
@@ -443,7 +414,7 @@ _WORDS: Final = {"keep_last": "keep-last", "tags_pin": "pin-tags"}
 """The command that sets a field, where its name is another."""
 
 
-def _change_words(change: RuleChange) -> str:
+def _change_words(change: gc_rules.RuleChange) -> str:
     word = _WORDS.get(change.what, change.what)
     what = f"{word} of {change.pattern}" if change.pattern else word
     if change.before is None:
@@ -451,7 +422,7 @@ def _change_words(change: RuleChange) -> str:
     return f"{what}: {change.before} → {change.after or 'none'}"
 
 
-def changes_text(changes: Iterable[RuleChange]) -> Iterator[str]:
+def changes_text(changes: Iterable[gc_rules.RuleChange]) -> Iterator[str]:
     rows = [
         (_WORDS.get(change.what, change.what), change.pattern, change.before or "-", change.after or "-")
         for change in changes

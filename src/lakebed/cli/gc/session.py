@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from lakebed import gc
 from lakebed.base import Denied, NotFound, RunKind, Unavailable, count_of
 from lakebed.cli.kit.completion import complete_run
 from lakebed.cli.kit.failures import Misuse, describe
@@ -25,14 +27,12 @@ from lakebed.cli.kit.progress import CLEAR, Line
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.uris import parse_repository
 
+from .options import collectors, gc_rules, messages, objectstore
 from .text import unfinished_text
 
 if TYPE_CHECKING:
-    # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    # A client takes long to import.
     from lakebed.client import Client
-    from lakebed.gc import Collector, LocalSession, RunStatus
-    from lakebed.gc.messages import Plan, Request, Service
-    from lakebed.gc.rules import Rules
     from lakebed.operations import Operation
 
 ONLY: Final = "only"
@@ -54,7 +54,7 @@ RootOption = Annotated[
 ]
 
 
-def checked_collector(session: Session, uri: str, local_root: Path | None, *, deleted: str = "") -> Collector:
+def checked_collector(session: Session, uri: str, local_root: Path | None, *, deleted: str = "") -> gc.Collector:
     """Make a collector for commands that read or write the namespace, and check that it is within reach.
 
     Raises:
@@ -62,39 +62,34 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
         NamespaceMissing: it is not at the place that --data or the object store's settings name.
     """
     collector = collector_of(session, uri, local_root, deleted=deleted)
-    from lakebed.gc import NamespaceMissing
-    from lakebed.objectstore import InvalidNamespace
-
     try:
         collector.check_namespace()
-    except InvalidNamespace as error:
+    except objectstore.InvalidNamespace as error:
         if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
             raise Misuse(
                 "local:// repositories need the server's data folder: --data DIR, LAKEBED_DATA, or for good "
                 "`lakebed config set --data DIR`"
             ) from error
         raise
-    except NamespaceMissing as error:
+    except gc.NamespaceMissing as error:
         if local_root is None:
             raise
         advice = f"is {local_root} the data folder of this repository's server?"
-        raise NamespaceMissing(f"{error}; {advice}", **error.facts) from error
+        raise gc.NamespaceMissing(f"{error}; {advice}", **error.facts) from error
     return collector
 
 
-def reader_of(session: Session, uri: str, local_root: Path | None, *, deleted: str = "") -> Collector:
+def reader_of(session: Session, uri: str, local_root: Path | None, *, deleted: str = "") -> gc.Collector:
     """Return a collector for commands that only read plans and the ledger. Where the namespace is not within reach, and
     no folder was named, it asks the server.
     """
-    from lakebed.gc import NamespaceMissing, ServedCollector
-
     try:
         return checked_collector(session, uri, local_root, deleted=deleted)
-    except (Misuse, NamespaceMissing, Denied, Unavailable):
+    except (Misuse, gc.NamespaceMissing, Denied, Unavailable):
         if local_root is not None:
             raise
     of = collector_of(session, uri, deleted=deleted)
-    return ServedCollector(
+    return gc.ServedCollector(
         client=of.client,
         repository=of.repository,
         progress=of.progress,
@@ -103,62 +98,51 @@ def reader_of(session: Session, uri: str, local_root: Path | None, *, deleted: s
     )
 
 
-def collector_of(session: Session, uri: str, local_root: Path | None = None, *, deleted: str = "") -> Collector:
+def collector_of(session: Session, uri: str, local_root: Path | None = None, *, deleted: str = "") -> gc.Collector:
     """Make a collector for commands that ask the server, and read files only where they are within reach."""
-    from dataclasses import replace
-
     from lakebed.runtime import leave_pandas_out
 
     leave_pandas_out()  # before the collector makes its first Arrow arrays
-
-    from lakebed.gc import Collector, session_options
-    from lakebed.gc.messages import engine_from
-    from lakebed.objectstore import options_from_environment
 
     repository = parse_repository(uri)
     # Only options that were typed: the environment and the profile also apply to the next command.
     typed = [] if local_root is None else ["--data", str(local_root)]
     if deleted not in {"", ONLY}:
         typed += ["--uid", deleted]
-    objectstore = options_from_environment(session.environment)
-    if local_root is None and objectstore.local_root is None and session.settings.data:
+    options = objectstore.options_from_environment(session.environment)
+    if local_root is None and options.local_root is None and session.settings.data:
         local_root = Path(session.settings.data)
     if local_root is not None:
-        objectstore = replace(objectstore, local_root=objects_in(local_root))
-    return Collector(
+        options = replace(options, local_root=objects_in(local_root))
+    return gc.Collector(
         client=session.client,
         repository=repository,
-        objectstore=objectstore,
-        engine=engine_from(session.environment),
-        tasks=session_options(session.environment).tasks,
+        objectstore=options,
+        engine=messages.engine_from(session.environment),
+        tasks=gc.session_options(session.environment).tasks,
         progress=timed(session),
         deleted=deleted,
         command_options=tuple(typed),
     )
 
 
-def service_of(client: Client, repository: str, *, deleted: str = "") -> Service:
+def service_of(client: Client, repository: str, *, deleted: str = "") -> messages.Service:
     """Ask the server only, without a collector: a plain install can do this."""
-    from lakebed.gc import HttpRequests
-    from lakebed.gc.messages import Service
-
-    return Service(HttpRequests(client, repository, deleted=deleted))
+    return messages.Service(gc.HttpRequests(client, repository, deleted=deleted))
 
 
 def adopt_by(session: Session, uri: str, *, yes: bool, deleted: str = "") -> None:
     """Let this installation collect in the namespace, once a person agrees."""
-    from lakebed.gc import finish
-
     service = service_of(session.client, parse_repository(uri), deleted=deleted)
     session.confirm(
         f"Collect in {uri} by what this server knows? Objects that only another installation names, or a newer state of"
         " this one, may then be deleted.",
         yes=yes,
     )
-    session.show(finish(service.adopting()), lambda adopted: [f"adopted by {adopted.adopted_by}"])
+    session.show(gc.finish(service.adopting()), lambda adopted: [f"adopted by {adopted.adopted_by}"])
 
 
-def run_named(session: Session, collector: Collector, name: str, *, waiting: bool = False) -> str:
+def run_named(session: Session, collector: gc.Collector, name: str, *, waiting: bool = False) -> str:
     """Return the id of the run with this id, or with an id that begins so; or of the latest run, of any kind or, as
     `latest-committed`, of one kind. Notes which it is. An unknown name is returned as it is. `waiting`: `latest` is of
     a kind that can have a window.
@@ -197,10 +181,8 @@ class _Known(NamedTuple):
     supposed: bool = False
 
 
-def _known_runs(collector: Collector) -> dict[str, _Known]:
+def _known_runs(collector: gc.Collector) -> dict[str, _Known]:
     """Return the runs that the server knows, and plans where the namespace is within reach."""
-    from lakebed.objectstore import InvalidNamespace
-
     answer = collector.run_list()
     own = {one.run_id for one in answer.planned if one.is_own}
     known = {view.run_id: _Known(view.kind.value, view.run_id in own or not view.plan) for view in answer.runs}
@@ -213,67 +195,58 @@ def _known_runs(collector: Collector) -> dict[str, _Known]:
             },
             **known,
         }
-    except InvalidNamespace:
+    except objectstore.InvalidNamespace:
         return known
 
 
-def read_run(collector: Collector, run: str) -> Plan:
+def read_run(collector: gc.Collector, run: str) -> messages.Plan:
     """
     Raises:
         NotFound: neither has this repository a plan of this name, nor does the server know such a run.
         PlanMissing: a run without a finished plan.
     """
-    from lakebed.gc import PlanMissing
-
     try:
         return collector.show(run)
-    except PlanMissing:
+    except gc.PlanMissing:
         if collector.status(run) is not None:
             raise
         raise no_such_run(collector, run) from None
 
 
-def read_run_status(collector: Collector, run: str) -> RunStatus:
+def read_run_status(collector: gc.Collector, run: str) -> gc.RunStatus:
     """Return how far a run has come; by its record alone where the namespace is not within reach.
 
     Raises:
         NotFound: there is neither a run nor a plan of this name.
     """
-    from lakebed.gc import PlanMissing, run_status_by_record
-    from lakebed.objectstore import InvalidNamespace
-
     try:
         return collector.run_status(run)
-    except PlanMissing:
+    except gc.PlanMissing:
         raise no_such_run(collector, run) from None
-    except InvalidNamespace:
+    except objectstore.InvalidNamespace:
         view = collector.status(run)
         if view is None:
             raise
-        return run_status_by_record(view)
+        return gc.run_status_by_record(view)
 
 
-def check_applies(found: Plan, command: str) -> None:
+def check_applies(found: messages.Plan, command: str) -> None:
     """
     Raises:
         Misuse: another command applies plans of this kind.
     """
-    from lakebed.gc import apply_command
-
-    if (other := apply_command(found.kind)) != command:
+    if (other := gc.apply_command(found.kind)) != command:
         raise Misuse(f"run {found.run_id} is of kind {found.kind.value}: {other} carries it out")
 
 
-def warn_of_unfinished(session: Session, collector: Collector) -> None:
-    from lakebed.gc import ServedCollector
-
+def warn_of_unfinished(session: Session, collector: gc.Collector) -> None:
     for run in collector.unfinished():
         session.note(unfinished_text(run, collector.command(run.run_id, run.kind)))
-    if isinstance(collector, ServedCollector) and (unread := collector.unread()):
+    if isinstance(collector, gc.ServedCollector) and (unread := collector.unread()):
         session.note(f"files that were not read tell whether these runs have begun to delete: {', '.join(unread)}")
 
 
-def check_run(collector: Collector, run: str) -> None:
+def check_run(collector: gc.Collector, run: str) -> None:
     """
     Raises:
         NotFound: there is neither a run nor a plan of this name.
@@ -282,10 +255,8 @@ def check_run(collector: Collector, run: str) -> None:
         read_run(collector, run)
 
 
-def is_plan(session: Session, collector: Collector, run: str) -> bool:
+def is_plan(session: Session, collector: gc.Collector, run: str) -> bool:
     """Return whether there is a plan of this name. The server looks: the namespace may be out of reach here."""
-    from lakebed.operations.gc import collectors
-
     try:
         session.client.do(collectors.GET_GC_PLAN, collector.repository, run)
     except NotFound:
@@ -293,7 +264,7 @@ def is_plan(session: Session, collector: Collector, run: str) -> bool:
     return True
 
 
-def no_such_run(collector: Collector, run: str) -> NotFound:
+def no_such_run(collector: gc.Collector, run: str) -> NotFound:
     noun = "gc deleted list" if collector.deleted else "gc list"
     uri = f"lakefs://{collector.repository}"
     return NotFound(f"{uri} has no run {run}: `lakebed {noun} {uri}` shows those that there are", run_id=run)
@@ -345,62 +316,54 @@ def policy_file(path: Path) -> str:
         raise Misuse(f"{path} is not JSON: {error}. docs/guide/lifecycle.md has a policy to begin with") from error
 
 
-def rules_file(path: Path) -> Rules:
+def rules_file(path: Path) -> gc_rules.Rules:
     """Read rules as `gc rules show -o json` shows them.
 
     Raises:
         Misuse: the file cannot be read.
         InvalidRules: the content has another form, or the server would refuse the rules.
     """
-    from lakebed.gc.rules import InvalidRules, read_rules
-
     shown = "`lakebed gc rules show -o json` shows the form"
     try:
-        return read_rules(path.read_bytes(), name=str(path))
+        return gc_rules.read_rules(path.read_bytes(), name=str(path))
     except OSError as error:
         raise Misuse(f"{describe(error)}. {shown}") from error
-    except InvalidRules as error:
-        raise InvalidRules(f"{error}. {shown}", **error.facts) from error
+    except gc_rules.InvalidRules as error:
+        raise gc_rules.InvalidRules(f"{error}. {shown}", **error.facts) from error
 
 
-def check(session: Session, collector: Collector, request: Request) -> None:
+def check(session: Session, collector: gc.Collector, request: messages.Request) -> None:
     """Run every check that can refuse the request before anything slow begins.
 
     Raises:
         NoSpark, NotFound: the request needs Spark or Java, which this installation lacks.
     """
-    from lakebed.gc import check_spark
-
     collector.check(request)
-    check_spark(session.environment, collector.engine_of(request))
+    gc.check_spark(session.environment, collector.engine_of(request))
 
 
 @contextlib.contextmanager
-def with_spark(session: Session, collector: Collector) -> Iterator[Collector]:
+def with_spark(session: Session, collector: gc.Collector) -> Iterator[gc.Collector]:
     """Give the collector a Spark of this machine, which starts when it is needed and ends with the block. An unforeseen
     error goes to a file, and one line of it to the terminal.
     """
-    from dataclasses import replace
-
-    from lakebed.gc import local_session, session_on_demand, session_options, unforeseen
-
-    options = session_options(session.environment)
+    options = gc.session_options(session.environment)
 
     @contextlib.contextmanager
     def start() -> Iterator[Any]:
         session.note("starting Spark")
         with contextlib.ExitStack() as ending:
-            running = ending.enter_context(local_session(options, session.environment))
+            running = ending.enter_context(gc.local_session(options, session.environment))
             line = ending.enter_context(_tasks_shown(running, visible=session.shows_progress))
             session.before_answer = line.erase
             yield running.spark
 
-    with unforeseen(), session_on_demand(start) as spark:
+    with gc.unforeseen(), gc.session_on_demand(start) as spark:
         yield replace(collector, session=spark)
 
 
 @contextlib.contextmanager
-def _tasks_shown(local: LocalSession, *, visible: bool) -> Iterator[Line]:
+def _tasks_shown(local: gc.LocalSession, *, visible: bool) -> Iterator[Line]:
     """While the block runs, show how many tasks are done of the stages under way."""
     line, done = Line(visible=visible), threading.Event()
     watcher = threading.Thread(target=_watch, args=(local, line, done), daemon=True)
@@ -414,7 +377,7 @@ def _tasks_shown(local: LocalSession, *, visible: bool) -> Iterator[Line]:
             watcher.join()
 
 
-def _watch(local: LocalSession, line: Line, done: threading.Event) -> None:
+def _watch(local: gc.LocalSession, line: Line, done: threading.Event) -> None:
     tracker = local.spark.sparkContext.statusTracker()
 
     def look() -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from lakebed import gc
 from lakebed.base import count_of, human_size
 from lakebed.cli.kit.output import (
     fields,
@@ -21,25 +22,7 @@ from lakebed.cli.kit.output import (
     terminal_width,
 )
 
-if TYPE_CHECKING:
-    from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
-    from lakebed.gc.messages import (
-        BrokenTable,
-        Collected,
-        ExpiringCommit,
-        GarbageObject,
-        MissingCommits,
-        OnlyIn,
-        Outlook,
-        Plan,
-        PlanDiff,
-        RunKind,
-        RunReport,
-        RunView,
-        Standing,
-        Total,
-    )
-    from lakebed.gc.rules import Selection
+from .options import gc_rules, messages
 
 TOP: Final = 10
 """Name this many branches and folders, and sum up the others."""
@@ -51,17 +34,15 @@ BAR_MAX: Final = 40
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
-def amount(total: Total) -> str:
+def amount(total: messages.Total) -> str:
     return f"{count_of(total.objects, 'object')}, {human_size(total.size_bytes)}"
 
 
 def plan_texts(
-    plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKind], str] | None = None
+    plans: Iterable[messages.Plan], *, command: Callable[[Sequence[str], messages.RunKind], str] | None = None
 ) -> Iterator[str]:
     """Yield each plan, and the `command` that applies it, if any; of several plans also the one that applies all."""
-    from lakebed.gc import apply_command
-
-    ready: dict[str, list[Plan]] = {}
+    ready: dict[str, list[messages.Plan]] = {}
     for place, found in enumerate(plans):
         if place:
             yield ""
@@ -71,7 +52,7 @@ def plan_texts(
         if found.totals.all.objects and not found.what_if:
             yield ""
             yield from prose(f"to carry it out: {command([found.run_id], found.kind)}{_everywhere(found)}")
-            ready.setdefault(apply_command(found.kind), []).append(found)
+            ready.setdefault(gc.apply_command(found.kind), []).append(found)
         elif found.erasure is not None:
             yield ""
             stands = found.outlook is not None and found.outlook.stands_count
@@ -83,15 +64,13 @@ def plan_texts(
             yield from prose(f"to carry out all: {command([found.run_id for found in same], same[0].kind)}")
 
 
-def _everywhere(plan: Plan) -> str:
+def _everywhere(plan: messages.Plan) -> str:
     """Return the option that an erasure needs so that no bytes without a path on record are left."""
-    from lakebed.gc import GARBAGE_STAYS
-
     remains = plan.outlook.remains if plan.outlook is not None else ()
-    return " --everywhere" if any(text.startswith(GARBAGE_STAYS) for text in remains) else ""
+    return " --everywhere" if any(text.startswith(gc.GARBAGE_STAYS) for text in remains) else ""
 
 
-def swept_text(plan: Plan) -> str:
+def swept_text(plan: messages.Plan) -> str:
     """Return what is said of the commits that a plan counts as swept. Plans that take named objects count those of the
     hidden branch of tables, too."""
     others = count_of(plan.commit_counts.swept, "other")
@@ -100,7 +79,7 @@ def swept_text(plan: Plan) -> str:
     return f"{others} left out: swept by earlier runs"
 
 
-def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
+def plan_text(plan: messages.Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
     """Yield the plan's objects by reason, then its inputs. `width` in characters, else that of the terminal. `state` is
     the outcome of the plan."""
 
@@ -161,7 +140,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         yield from outlook_text(plan.outlook)
 
 
-def broken_texts(tables: Sequence[BrokenTable]) -> Iterator[str]:
+def broken_texts(tables: Sequence[messages.BrokenTable]) -> Iterator[str]:
     """Yield the Iceberg tables that a run makes unreadable, with their snapshots, in red."""
     if tables:
         yield ""
@@ -172,7 +151,7 @@ def broken_texts(tables: Sequence[BrokenTable]) -> Iterator[str]:
         yield from hanging(click.style("breaks ", fg="red"), line, indent=len("breaks "))
 
 
-def broken_parts(table: BrokenTable) -> str:
+def broken_parts(table: messages.BrokenTable) -> str:
     """Say which snapshots of a table cannot be read without the plan's files."""
     if not table.is_known:
         return "its snapshots are not known"
@@ -182,7 +161,7 @@ def broken_parts(table: BrokenTable) -> str:
     return f"{shown}, the current one too" if table.is_current else shown
 
 
-def outlook_text(found: Outlook) -> Iterator[str]:
+def outlook_text(found: messages.Outlook) -> Iterator[str]:
     """Yield what an erasure would leave, in red, and names that were not found or not looked at."""
     yield ""
     shown = found.stands[:STANDING_SHOWN]
@@ -203,9 +182,7 @@ def outlook_text(found: Outlook) -> Iterator[str]:
 
 def remaining_texts(remains: Sequence[str]) -> Iterator[str]:
     """List traces that this erasure leaves elsewhere; then, in one line, the limits of every erasure."""
-    from lakebed.gc import REMAINS
-
-    general = frozenset(REMAINS)
+    general = frozenset(gc.REMAINS)
     for text in remains:
         if text not in general:
             yield from remaining_text(text)
@@ -222,7 +199,7 @@ def remaining_text(text: str) -> Iterator[str]:
     return hanging("remains: ", text, indent=len("remains: "), in_pipes=True)
 
 
-def standing_text(one: Standing) -> Iterator[str]:
+def standing_text(one: messages.Standing) -> Iterator[str]:
     """Name one thing that still stands, and why."""
     text = f"{one.what} {printable(one.where)}: {printable(one.why)}"
     return hanging(click.style("stands ", fg="red"), text, indent=len("stands "))
@@ -245,7 +222,7 @@ _MAY_BE_LEFT: Final = {
 }
 
 
-def left_text(stands: Iterable[Standing]) -> str:
+def left_text(stands: Iterable[messages.Standing]) -> str:
     """Return why an erasure fails: how much of what still stands, and what to do about copies."""
     found = Counter(one.what for one in stands)
     kinds = [
@@ -255,12 +232,12 @@ def left_text(stands: Iterable[Standing]) -> str:
     return f"not all is gone: {', '.join(kinds)}{advice}"
 
 
-def collected_text(found: Collected) -> str:
+def collected_text(found: messages.Collected) -> str:
     """Say which run proves that no bytes without an entry are left from before an erasure."""
     return f"run {found.run_id} deleted objects that no entry named: {amount(found.total)}"
 
 
-def selection_text(selection: Selection) -> str:
+def selection_text(selection: gc_rules.Selection) -> str:
     """Return the selection in one line: at most `TOP` of each kind of name."""
     names: list[str] = []
     for noun, found in (("", selection.paths), ("", selection.globs), ("digest ", selection.digests)):
@@ -278,7 +255,7 @@ def open_text(slices: int) -> str:
     return f"{count_of(slices, *held)} not closed yet"
 
 
-def bars(title: str, sums: Mapping[str, Total], *, width: int | None = None) -> Iterator[str]:
+def bars(title: str, sums: Mapping[str, messages.Total], *, width: int | None = None) -> Iterator[str]:
     """Yield a table of totals, each with a bar of its bytes. A narrow terminal gets no bars, nor does the sum of the
     names that are not shown: beside it the other bars would vanish."""
     rows = [(name, total.objects, total.size_bytes) for name, total in sums.items()]
@@ -319,7 +296,7 @@ def shortened(name: str) -> str:
     return text if len(text) <= NAME_MAX else f"{text[: NAME_MAX - 20]}…{text[-19:]}"
 
 
-def report_text(report: RunReport) -> str:
+def report_text(report: messages.RunReport) -> str:
     gone = _gone(report)
     if not report.objects_failed:
         return f"{report.run_id} ({report.kind}): {gone}"
@@ -329,7 +306,7 @@ def report_text(report: RunReport) -> str:
     )
 
 
-def _gone(report: RunReport) -> str:
+def _gone(report: messages.RunReport) -> str:
     if report.deferred_until_ms is not None:
         size, until = human_size(report.garbage_bytes), human_time(report.deferred_until_ms // 1000)
         return f"deferred {count_of(report.garbage_objects, 'object')}, {size}, until {until}"
@@ -341,16 +318,16 @@ def _gone(report: RunReport) -> str:
     return gone
 
 
-def applied_text(report: RunReport) -> str:
+def applied_text(report: messages.RunReport) -> str:
     """Say that a run was applied before: this was no second deletion."""
     return f"{report.run_id} was {_applied(report)}"
 
 
-def _applied(report: RunReport) -> str:
+def _applied(report: messages.RunReport) -> str:
     return f"applied {human_time(report.run_end_time_ms // 1000)}: {_gone(report)}"
 
 
-def outcome(found: RunStatus, report: RunReport | None) -> str:
+def outcome(found: gc.RunStatus, report: messages.RunReport | None) -> str:
     """Return the outcome of a plan."""
     if found.state in {"planned", "supposed"}:
         return f"{state_text(found.state)}; not applied"
@@ -361,7 +338,7 @@ def outcome(found: RunStatus, report: RunReport | None) -> str:
     return run_state_text(found)
 
 
-def run_state_text(found: RunStatus) -> str:
+def run_state_text(found: gc.RunStatus) -> str:
     return state_text(found.state, nothing_deleted=found.nothing_deleted, has_begun=found.is_unfinished)
 
 
@@ -384,7 +361,7 @@ _STATES: Final = {
 }
 
 
-def run_status_text(found: RunStatus, command: str) -> Iterator[str]:
+def run_status_text(found: gc.RunStatus, command: str) -> Iterator[str]:
     """Yield how far a run has come; `command`, if there is one, goes on with it. Commits are counted while they are
     expiring: the list is emptied when a run is over.
     """
@@ -413,13 +390,11 @@ def run_status_text(found: RunStatus, command: str) -> Iterator[str]:
         yield from prose(f"if it died, apply it again: {command}")
 
 
-def view_text(view: RunView) -> Iterator[str]:
-    from lakebed.gc import run_status_by_record
-
-    return run_status_text(run_status_by_record(view), "")
+def view_text(view: messages.RunView) -> Iterator[str]:
+    return run_status_text(gc.run_status_by_record(view), "")
 
 
-def missing_text(missing: MissingCommits) -> Iterator[str]:
+def missing_text(missing: messages.MissingCommits) -> Iterator[str]:
     """Yield the commits that lack files, the refs that name them, and the next step."""
     if missing.run_id:
         yield f"marked as gone, by run {missing.run_id}: {count_of(missing.marked, 'commit')}"
@@ -435,7 +410,7 @@ def missing_text(missing: MissingCommits) -> Iterator[str]:
         yield from prose("reset or delete the refs named above: their commits cannot be read, and are never marked")
 
 
-def unfinished_text(run: UnfinishedRun, command: str) -> str:
+def unfinished_text(run: gc.UnfinishedRun, command: str) -> str:
     began = human_time(run.began_ms // 1000)
     words = f"of {began} may have begun to delete" if run.is_by_record else f"began to delete {began}"
     return (
@@ -443,7 +418,7 @@ def unfinished_text(run: UnfinishedRun, command: str) -> str:
     )
 
 
-def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
+def runs_text(runs: Iterable[gc.ListedRun]) -> Iterable[str]:
     rows: Sequence[tuple[str, ...]] = [
         (
             run.run_id,
@@ -459,7 +434,7 @@ def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
     return table(("run", "began", "kind", "state", "objects", "size", "planned by"), rows)
 
 
-def objects_text(objects: Iterable[GarbageObject]) -> Iterator[str]:
+def objects_text(objects: Iterable[messages.GarbageObject]) -> Iterator[str]:
     """Yield a row for each object: its path and its address, or its address where it is in no commit."""
     found = list(objects)
     if not found:
@@ -480,7 +455,7 @@ def objects_text(objects: Iterable[GarbageObject]) -> Iterator[str]:
     yield from table((*(["path"] if has_paths else []), "address", "size", "last seen", "reason", "rule"), rows)
 
 
-def commits_text(commits: Iterable[ExpiringCommit]) -> Iterator[str]:
+def commits_text(commits: Iterable[messages.ExpiringCommit]) -> Iterator[str]:
     rows = [
         (
             one.id[:16],
@@ -494,7 +469,7 @@ def commits_text(commits: Iterable[ExpiringCommit]) -> Iterator[str]:
     yield from table(("commit", "made", "branch", "rule", "message"), rows) if rows else ["no commit"]
 
 
-def expiring_text(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
+def expiring_text(plan: messages.Plan, commits: Sequence[messages.ExpiringCommit]) -> Iterator[str]:
     """Yield the newest of the commits that expire, below a plan's sums."""
     if not commits:
         return
@@ -505,7 +480,7 @@ def expiring_text(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str
         yield f"… and {count_of(plan.commit_counts.expired - len(commits), 'commit')} more: --commits"
 
 
-def diff_text(found: PlanDiff) -> Iterator[str]:
+def diff_text(found: messages.PlanDiff) -> Iterator[str]:
     """Yield sums, then sums by the columns of an object's row, then some of the objects."""
     only = (
         (f"only the first, {found.a}", found.only_a, found.commits.a),
@@ -540,7 +515,7 @@ def diff_text(found: PlanDiff) -> Iterator[str]:
         yield from table(("only", "object", "size", "rule", "last seen", "path"), shown)
 
 
-def _sums(side: OnlyIn, way: str) -> dict[str, tuple[int, int]]:
+def _sums(side: messages.OnlyIn, way: str) -> dict[str, tuple[int, int]]:
     sums = {"reason": side.by_reason, "rule": side.by_rule, "prefix": side.by_prefix}[way]
     return {name: (total.objects, total.size_bytes) for name, total in sums.items()}
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec.structs import replace
 
+from lakebed import gc
 from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, UidOption
 from lakebed.cli.kit.failures import Misuse
@@ -24,11 +25,10 @@ from lakebed.cli.kit.progress import Line
 from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.uris import SCHEME, parse_object, parse_repository
 
+from .options import collectors, gc_rules, messages
 from .session import ONLY, service_of
 
 if TYPE_CHECKING:
-    from lakebed.gc.messages import DueName, LedgerRow, Storage, StoragePart, WhyAnswer, WhyObject, WhyProgress
-    from lakebed.gc.rules import Stay
     from lakebed.wire import DeletedRef
 
 SHOWN: Final = 10
@@ -75,9 +75,6 @@ def deleted_why(session: Session, uri: WhyArgument, address: AddressArgument = "
 
 
 def _ask(session: Session, uri: str, address: str, text: Callable[..., Iterator[str]], *, deleted: str = "") -> None:
-    from lakebed.gc import finish
-    from lakebed.gc.messages import Question
-
     if address:
         repository, asked = parse_repository(uri), {"address": address}
     elif "/" not in uri.removeprefix("lakefs://"):
@@ -88,9 +85,9 @@ def _ask(session: Session, uri: str, address: str, text: Callable[..., Iterator[
     line = Line(visible=session.shows_progress)
     with contextlib.closing(connect(session.settings)) as client, contextlib.ExitStack() as ending:
         ending.callback(line.erase)
-        answer = finish(
+        answer = gc.finish(
             service_of(client, repository, deleted=deleted).why(
-                Question(**asked), lambda progress: line.update(lambda: progress_text(progress))
+                messages.Question(**asked), lambda progress: line.update(lambda: progress_text(progress))
             )
         )
     if session.is_json or answer.objects:
@@ -102,28 +99,28 @@ def _ask(session: Session, uri: str, address: str, text: Callable[..., Iterator[
         raise NotFound(f"{printable(address or uri)}: no commit and no ledger names it")
 
 
-def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnswer:
+def _with_dates(session: Session, repository: str, answer: messages.WhyAnswer) -> messages.WhyAnswer:
     """Name deleted branches and tags as people know them, and say until when they can come back.
 
     Transactions that ended and give the same reason are one line: a lake may have thousands.
     """
-    from lakebed.gc.rules import plain_name
-
     deleted: dict[str, DeletedRef | None] = {}
 
     def deleted_ref(name: str) -> DeletedRef | None:
-        if (plain := plain_name(name)) not in deleted:
+        if (plain := gc_rules.plain_name(name)) not in deleted:
             deleted[plain] = _find_deleted(session, repository, plain)
         return deleted[plain]
 
     def named(name: str) -> str:
-        plain = plain_name(name)
+        plain = gc_rules.plain_name(name)
         return name if plain == name else f"{plain} ({_dates(deleted_ref(name))})"
 
-    def is_ended(stay: Stay) -> bool:
-        return plain_name(stay.name) != stay.name and (ref := deleted_ref(stay.name)) is not None and ref.hidden
+    def is_ended(stay: gc_rules.Stay) -> bool:
+        return (
+            gc_rules.plain_name(stay.name) != stay.name and (ref := deleted_ref(stay.name)) is not None and ref.hidden
+        )
 
-    def shown(found: WhyObject) -> WhyObject:
+    def shown(found: messages.WhyObject) -> messages.WhyObject:
         stays = _together((replace(stay, name=named(stay.name)), is_ended(stay)) for stay in found.stays)
         return replace(
             found,
@@ -137,10 +134,10 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
     return replace(answer, objects=tuple(map(shown, answer.objects)))
 
 
-def _together(stays: Iterable[tuple[Stay, bool]]) -> list[Stay]:
+def _together(stays: Iterable[tuple[gc_rules.Stay, bool]]) -> list[gc_rules.Stay]:
     """Put all transactions that ended into one reason, that of the one that is kept longest, for each kind."""
-    ended: dict[str, list[Stay]] = {}
-    others: list[Stay] = []
+    ended: dict[str, list[gc_rules.Stay]] = {}
+    others: list[gc_rules.Stay] = []
     for stay, is_ended in stays:
         (ended.setdefault(stay.kind.value, []) if is_ended else others).append(stay)
     for kind in ended.values():
@@ -150,7 +147,7 @@ def _together(stays: Iterable[tuple[Stay, bool]]) -> list[Stay]:
     return others
 
 
-def _first(stay: Stay) -> tuple[bool, bool]:
+def _first(stay: gc_rules.Stay) -> tuple[bool, bool]:
     """Order reasons to stay: those without an end first; branches that are hidden or deleted last."""
     has_end = stay.kind.value not in _ENDLESS and stay.until_ms is not None
     return " (" in stay.name, has_end
@@ -178,18 +175,18 @@ def _dates(one: DeletedRef | None) -> str:
     return f"deleted {ended}, can come back until {until}"
 
 
-def progress_text(progress: WhyProgress) -> str:
+def progress_text(progress: messages.WhyProgress) -> str:
     where, one, many = _STAGES[progress.stage]
     done = f"{progress.done:,} of " if progress.of else ""
     count = count_of(progress.of or progress.done, one, many)
     return f"looking through {where}: {done}{count}"
 
 
-def why_text(answer: WhyAnswer, *, repository: str) -> Iterator[str]:
+def why_text(answer: messages.WhyAnswer, *, repository: str) -> Iterator[str]:
     yield from _objects_text(answer, partial(_object_text, repository=repository), shown=len(answer.objects))
 
 
-def lifecycle_text(answer: WhyAnswer, *, repository: str, every: bool = False) -> Iterator[str]:
+def lifecycle_text(answer: messages.WhyAnswer, *, repository: str, every: bool = False) -> Iterator[str]:
     if answer.policy_version is None:
         yield "no lifecycle policy is set, so nothing goes by one"
         yield ""
@@ -199,7 +196,7 @@ def lifecycle_text(answer: WhyAnswer, *, repository: str, every: bool = False) -
 
 
 def _objects_text(
-    answer: WhyAnswer, text: Callable[[WhyObject, WhyAnswer], Iterator[str]], *, shown: int
+    answer: messages.WhyAnswer, text: Callable[[messages.WhyObject, messages.WhyAnswer], Iterator[str]], *, shown: int
 ) -> Iterator[str]:
     if answer.path and not answer.at_ref:
         yield from prose(f"{printable(answer.path)} is not at {printable(answer.ref)} now; it was:")
@@ -213,7 +210,7 @@ def _objects_text(
         yield f"… and {more} more{_ALL if shown < len(answer.objects) else ''}"
 
 
-def _object_text(found: WhyObject, answer: WhyAnswer, *, repository: str) -> Iterator[str]:
+def _object_text(found: messages.WhyObject, answer: messages.WhyAnswer, *, repository: str) -> Iterator[str]:
     facts = [("object", printable(found.address)), ("why", _verdict(found, answer)), *_way_back(found, repository)]
     if found.size_bytes is not None and found.modified_ms is not None:
         facts.append(("size", f"{human_size(found.size_bytes)}, written {human_time(found.modified_ms // 1000)}"))
@@ -236,7 +233,7 @@ def _object_text(found: WhyObject, answer: WhyAnswer, *, repository: str) -> Ite
     yield from _commits_text(found)
 
 
-def _commits_text(found: WhyObject) -> Iterator[str]:
+def _commits_text(found: messages.WhyObject) -> Iterator[str]:
     if not found.commits:
         return
     yield ""
@@ -249,7 +246,7 @@ def _commits_text(found: WhyObject) -> Iterator[str]:
         yield f"… and {count_of(found.commits_count - len(rows), 'commit')} more"
 
 
-def _uncommitted(found: WhyObject) -> list[tuple[str, str]]:
+def _uncommitted(found: messages.WhyObject) -> list[tuple[str, str]]:
     facts = []
     for name in found.uncommitted[:SHOWN]:
         where = f" at {printable(name.path)}" if name.path else ""
@@ -257,7 +254,7 @@ def _uncommitted(found: WhyObject) -> list[tuple[str, str]]:
     return facts
 
 
-def _way_back(found: WhyObject, repository: str) -> list[tuple[str, str]]:
+def _way_back(found: messages.WhyObject, repository: str) -> list[tuple[str, str]]:
     """Give the commands that restore an object, and undo its run, while the run defers its end."""
     restore = f"lakebed gc restore {SCHEME}{repository}"
     if found.fate.value != "deferred":
@@ -268,7 +265,7 @@ def _way_back(found: WhyObject, repository: str) -> list[tuple[str, str]]:
     ]
 
 
-def _due_text(found: WhyObject, answer: WhyAnswer, *, repository: str, every: bool) -> Iterator[str]:
+def _due_text(found: messages.WhyObject, answer: messages.WhyAnswer, *, repository: str, every: bool) -> Iterator[str]:
     facts = [("object", printable(found.address)), ("why", _due(found, answer))]
     facts += _uncommitted(found)
     facts += [("held by", f"legal hold {printable(name)}") for name in found.holds]
@@ -303,7 +300,7 @@ def _due_text(found: WhyObject, answer: WhyAnswer, *, repository: str, every: bo
         yield from _commits_text(found)
 
 
-def _due(found: WhyObject, answer: WhyAnswer) -> str:
+def _due(found: messages.WhyObject, answer: messages.WhyAnswer) -> str:
     """Say when it goes by the lifecycle policy."""
     if found.fate.value == "taken":
         return _taker(found)
@@ -331,21 +328,21 @@ _KEEPS: Final = {
 }
 
 
-def _due_of_name(name: DueName) -> str:
+def _due_of_name(name: messages.DueName) -> str:
     if name.due_ms is None:
         return f"never: {_KEEPS[name.keeps.value].format(name.branch or 'no branch')}"
     by = f", by {name.branch}" if name.branch else ""
     return f"{human_time(name.due_ms // 1000)}{by}"
 
 
-def _branches(name: DueName, *, every: bool) -> str:
+def _branches(name: messages.DueName, *, every: bool) -> str:
     branches = name.branches[: None if every else FEW]
     shown = ", ".join(branch or "(none)" for branch in branches)
     more = name.branches_count - len(branches)
     return f"{shown}{f' and {more:,} more' if more else ''}"
 
 
-def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
+def _verdict(found: messages.WhyObject, answer: messages.WhyAnswer) -> str:
     date = "" if found.goes_ms is None else human_time(found.goes_ms // 1000)
     if found.holds and found.size_bytes is not None:
         return "stays until its legal hold is released"
@@ -388,13 +385,13 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
             return "is not in the object store, and nothing names it"
 
 
-def _taker(found: WhyObject) -> str:
+def _taker(found: messages.WhyObject) -> str:
     """Name an erasure: it is no run of a collection, and no policy explains it."""
     row = found.taker
     return f"an erasure took it, run {row.run_id}" if row is not None and row.is_erasure else "a run took it"
 
 
-def _holder(found: WhyObject) -> str:
+def _holder(found: messages.WhyObject) -> str:
     """Name a reason to stay that has no end."""
     for stay in found.stays:
         what = {
@@ -408,7 +405,7 @@ def _holder(found: WhyObject) -> str:
     return "stays while what keeps it is there"
 
 
-def _stay(stay: Stay, answer: WhyAnswer) -> str:
+def _stay(stay: gc_rules.Stay, answer: messages.WhyAnswer) -> str:
     # `_with_dates` says of a deleted one until when. No ref has a space in its name.
     lasts = "" if " (" in stay.name else ", while it is there"
     what = {
@@ -430,7 +427,7 @@ def _stay(stay: Stay, answer: WhyAnswer) -> str:
     return f"{who} {until}, by rule {stay.rule} from {since}"
 
 
-def _deed(row: LedgerRow) -> str:
+def _deed(row: messages.LedgerRow) -> str:
     rule = f", by rule {row.rule}" if row.rule else ""
     path = f", at {printable(row.path)}" if row.path else ""
     failed = f": {printable(row.error)}" if row.error else ""
@@ -456,8 +453,6 @@ def storage(
     ] = False,
 ) -> None:
     """Show why bytes stay, by records of runs and lists of ranges. Lists no object."""
-    from lakebed.operations.gc import collectors
-
     query = {"committed": "true"} if committed else None
     found = session.client.do(collectors.GET_GC_STORAGE, parse_repository(uri), query=query)
     session.show(found, lambda found: "\n".join(_storage_lines(found)))
@@ -465,7 +460,7 @@ def storage(
         session.note("no run has listed the objects: `lakebed gc plan --uncommitted` counts them, and deletes nothing")
 
 
-def _storage_lines(found: Storage) -> Iterator[str]:
+def _storage_lines(found: messages.Storage) -> Iterator[str]:
     counted = [(_kept_by(part), part.total, part.as_of_ms) for part in found.parts]
     if found.listed is not None and found.rest is not None:
         rest = f"the rest: {rest_of(found)}"
@@ -477,14 +472,14 @@ def _storage_lines(found: Storage) -> Iterator[str]:
     yield from table(("kept by", "objects", "size", "counted"), rows)
 
 
-def rest_of(found: Storage) -> str:
+def rest_of(found: messages.Storage) -> str:
     """Name the reasons that the parts leave out."""
     if not any(part.keeper.value == "history" for part in found.parts) and not found.uncounted:
         return "history, other branches, tags, holds, uncommitted, unknown"
     return ", ".join([*(keeper.value for keeper in found.uncounted), "uncommitted", "unknown"])
 
 
-def _kept_by(part: StoragePart) -> str:
+def _kept_by(part: messages.StoragePart) -> str:
     words = _KEEPERS[part.keeper.value]
     if part.until_ms is not None:
         return f"{words} until {human_time(part.until_ms // 1000)} ({part.run_id})"
