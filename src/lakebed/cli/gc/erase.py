@@ -86,10 +86,7 @@ class Choosing:
     ] = False
 
     def order(self) -> messages.ErasureOrder:
-        """
-        Raises:
-            Misuse: there is no reason, or the selection cannot be read.
-        """
+        """Return the order. Refuse one without a reason."""
         selection = _selection(self.paths or [], self.file, self.digests or [], self.metadata or [])
         if not self.why.strip():
             raise Misuse("--why is empty: the plan and the certificate name the reason")

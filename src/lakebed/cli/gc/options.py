@@ -107,10 +107,7 @@ class Looking:
     token_expiry: TokenExpiryOption = None
 
     def words(self) -> dict[str, Any]:
-        """
-        Raises:
-            Misuse: two modes were given.
-        """
+        """Return the words of a request. Refuse two modes."""
         given = asdict(self)
         kinds = [kind for kind in ("committed", "uncommitted", "metadata", "pruning") if given.pop(kind)]
         modes = [mode for mode in ("clean", "optimised", "old-layout") if given.pop(mode.replace("-", "_"))]

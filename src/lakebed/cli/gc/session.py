@@ -200,11 +200,7 @@ def _known_runs(collector: gc.Collector) -> dict[str, _Known]:
 
 
 def read_run(collector: gc.Collector, run: str) -> messages.Plan:
-    """
-    Raises:
-        NotFound: neither has this repository a plan of this name, nor does the server know such a run.
-        PlanMissing: a run without a finished plan.
-    """
+    """Return the plan of a run, or say that there is neither a plan nor a run of this name."""
     try:
         return collector.show(run)
     except gc.PlanMissing:
@@ -231,10 +227,7 @@ def read_run_status(collector: gc.Collector, run: str) -> gc.RunStatus:
 
 
 def check_applies(found: messages.Plan, command: str) -> None:
-    """
-    Raises:
-        Misuse: another command applies plans of this kind.
-    """
+    """Refuse a plan that another command applies."""
     if (other := gc.apply_command(found.kind)) != command:
         raise Misuse(f"run {found.run_id} is of kind {found.kind.value}: {other} carries it out")
 
@@ -247,10 +240,7 @@ def warn_of_unfinished(session: Session, collector: gc.Collector) -> None:
 
 
 def check_run(collector: gc.Collector, run: str) -> None:
-    """
-    Raises:
-        NotFound: there is neither a run nor a plan of this name.
-    """
+    """Refuse a name that neither a run nor a plan has."""
     if collector.status(run) is None:
         read_run(collector, run)
 

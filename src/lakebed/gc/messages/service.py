@@ -8,8 +8,8 @@ pages must add up to their final manifest.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,6 +27,9 @@ from .settings import RulesVersion
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
 __all__ = ["Requests", "RunAbandoned", "Service", "UnknownAnswer"]
+
+A = TypeVar("A")
+P = ParamSpec("P")
 
 
 class RunAbandoned(Conflict):
@@ -80,6 +83,18 @@ class Requests(Protocol):
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage: ...
 
 
+def _sends(
+    request: Callable[Concatenate[Requests, P], Coroutine[Any, Any, A]],
+) -> Callable[Concatenate[Service, P], Coroutine[Any, Any, A]]:
+    """Return the method of `Service` that makes this request, and nothing else."""
+
+    def send(self: Service, /, *given: P.args, **named: P.kwargs) -> Coroutine[Any, Any, A]:
+        answer: Coroutine[Any, Any, A] = getattr(self.requests, request.__name__)(*given, **named)
+        return answer
+
+    return send
+
+
 class Service:
     """The live side of one repository, for a collection.
 
@@ -87,27 +102,19 @@ class Service:
     """
 
     def __init__(self, requests: Requests) -> None:
-        self._requests = requests
+        self.requests = requests
 
-    @property
-    def requests(self) -> Requests:
-        return self._requests
-
-    async def namespace(self) -> str:
-        """Return the repository's storage namespace."""
-        return await self._requests.namespace()
-
-    async def planning(self) -> calls.Planning:
-        """Check that the caller may plan. Call it before any slow step of a plan.
-
-        Raises:
-            Denied: the caller may not plan.
-        """
-        return await self._requests.planning()
+    # A caller who may not is Denied, so call `planning` before any slow step of a plan, and `applying` before an apply
+    # writes or deletes anything.
+    namespace, planning, purging = _sends(Requests.namespace), _sends(Requests.planning), _sends(Requests.purging)
+    applying, abandoned, run_list = _sends(Requests.apply), _sends(Requests.abandon), _sends(Requests.runs)
+    rules, holds = _sends(Requests.rules_in_force), _sends(Requests.holds_in_force)
+    find_slices, adopt_slices = _sends(Requests.find_slices), _sends(Requests.adopt_slices)
+    adopting = _sends(Requests.adopting)
 
     async def start(self, kind: RunKind) -> calls.StartedRun:
         """Begin a run. A repeated call begins another run."""
-        return await self._requests.start(calls.StartRun(kind=kind))
+        return await self.requests.start(calls.StartRun(kind=kind))
 
     async def uncommitted(self, run_id: str) -> Manifest:
         """Write every address that is staged, being uploaded or being copied into the run's folder.
@@ -119,7 +126,7 @@ class Service:
         token: str | None = None
         turns = _Turns("the uncommitted listing", run_id)
         while True:
-            page = await self._requests.read_uncommitted(run_id, calls.ReadUncommitted(continuation_token=token))
+            page = await self.requests.read_uncommitted(run_id, calls.ReadUncommitted(continuation_token=token))
             parts += page.parts
             token = turns.next(page.continuation_token)
             if token is None:
@@ -127,7 +134,7 @@ class Service:
 
     async def commits(self, run_id: str) -> calls.PreparedCommits:
         """Write every commit and ref into the run's folder, and return the rules in force."""
-        return await self._requests.prepare_commits(run_id)
+        return await self.requests.prepare_commits(run_id)
 
     async def commits_for(self, run_id: str, kind: RunKind, *, for_good: bool = False) -> calls.PreparedCommits:
         """Answer as `commits` does, for a run of this kind.
@@ -135,7 +142,7 @@ class Service:
         A kind that uses the lifecycle policy gets the policy in force instead of the rules. For metadata a commit is
         swept only after the readers' grace. With `for_good` it is swept only once no undo can bring it back.
         """
-        return await self._requests.prepare_commits(run_id, calls.PrepareCommits(kind=kind, for_good=for_good))
+        return await self.requests.prepare_commits(run_id, calls.PrepareCommits(kind=kind, for_good=for_good))
 
     async def staged(
         self,
@@ -169,7 +176,7 @@ class Service:
         found: dict[StagedEntry, None] = {}  # Drop repeats: a token that replaces another has its cells.
         turns = _Turns("the staged entries", run_id)
         while True:
-            page = await self._requests.find_staged(run_id, request)
+            page = await self.requests.find_staged(run_id, request)
             found |= dict.fromkeys(page.entries)
             token = turns.next(page.continuation_token)
             if token is None:
@@ -184,7 +191,7 @@ class Service:
         count = 0
         for start in range(0, len(entries), UNSTAGED_AT_ONCE):
             batch = tuple(entries[start : start + UNSTAGED_AT_ONCE])
-            count += (await self._requests.unstage(run_id, Unstage(entries=batch, uid=uid))).count
+            count += (await self.requests.unstage(run_id, Unstage(entries=batch, uid=uid))).count
         return count
 
     async def sign_certificate(self, made: Certificate) -> Certificate:
@@ -193,7 +200,7 @@ class Service:
         Raises:
             NotFound, Corrupt: the certificate disagrees with the records of its run. The message gives the difference.
         """
-        head = await self._requests.sign_certificate(made.run_id, head_of(made))
+        head = await self.requests.sign_certificate(made.run_id, head_of(made))
         return replace(
             made, made_by=head.made_by, made_ms=head.made_ms, contents=head.contents, signature=head.signature
         )
@@ -204,7 +211,7 @@ class Service:
         Raises:
             NotFound, Corrupt: the signature or a record does not agree. The message gives the reason.
         """
-        await self._requests.check_certificate(certificate.run_id, head_of(certificate))
+        await self.requests.check_certificate(certificate.run_id, head_of(certificate))
 
     async def marked(self, run_id: str, plan: Manifest) -> calls.RunView:
         """Bind a marking run to its plan.
@@ -213,7 +220,7 @@ class Service:
             RunAbandoned: the run no longer marks.
         """
         try:
-            return await self._requests.mark(run_id, calls.Mark(plan=plan))
+            return await self.requests.mark(run_id, calls.Mark(plan=plan))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
 
@@ -223,34 +230,17 @@ class Service:
         Raises:
             Conflict: another plan of this run is recorded.
         """
-        return await self._requests.note_planned(run_id, calls.NotePlanned(kind=kind, plan=plan))
+        return await self.requests.note_planned(run_id, calls.NotePlanned(kind=kind, plan=plan))
 
     async def broken_tables(self, run_id: str, kind: RunKind, files: Manifest) -> tuple[BrokenTable, ...]:
         """Return the tables of branches and tags whose metadata reach one of these files (TABLE_FILES)."""
-        return (await self._requests.find_tables(run_id, FindTables(kind=kind, files=files))).tables
-
-    async def applying(self, run_id: str, request: calls.Apply) -> calls.RunView:
-        """Check that the plan may be carried out. Call it before an apply writes or deletes anything.
-
-        Raises:
-            Denied: the caller may not apply.
-            Conflict, NotFound: the plan may not be carried out. The message gives the reason.
-        """
-        return await self._requests.apply(run_id, request)
-
-    async def purging(self) -> calls.Purging:
-        """Return the namespace in which the caller may delete, and a mark that the server has just written there.
-
-        Raises:
-            Denied: the caller may not apply.
-        """
-        return await self._requests.purging()
+        return (await self.requests.find_tables(run_id, FindTables(kind=kind, files=files))).tables
 
     async def expire(self, run_id: str, request: calls.Expire) -> calls.RecheckInputs:
         """Publish the run, so that from now on no writer can name its commits. Return the last page's answer."""
 
         async def ask(token: str | None) -> calls.RecheckInputs:
-            return await self._requests.expire(run_id, replace(request, continuation_token=token))
+            return await self.requests.expire(run_id, replace(request, continuation_token=token))
 
         return await _last_page("the recheck", run_id, ask)
 
@@ -261,7 +251,7 @@ class Service:
             RunAbandoned: the run may not delete any more, or its window is over and it deletes.
         """
         try:
-            return await self._requests.defer(run_id, calls.Defer(plan=plan, window=window, saved=saved))
+            return await self.requests.defer(run_id, calls.Defer(plan=plan, window=window, saved=saved))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
 
@@ -271,9 +261,9 @@ class Service:
         Raises:
             Conflict: the run is not deferred, its purge began, or other runs rely on it.
         """
-        undone = page = await self._requests.undo(run_id, Undo(dry_run=dry_run))
+        undone = page = await self.requests.undo(run_id, Undo(dry_run=dry_run))
         while not page.is_done:
-            page = await self._requests.undo(run_id, Undo())
+            page = await self.requests.undo(run_id, Undo())
         return replace(undone, is_done=True)
 
     async def purged(self, run_id: str) -> calls.RecheckInputs:
@@ -285,7 +275,7 @@ class Service:
         """
 
         async def ask(token: str | None) -> calls.RecheckInputs:
-            return await self._requests.purge(run_id, calls.Purge(continuation_token=token))
+            return await self.requests.purge(run_id, calls.Purge(continuation_token=token))
 
         return await _last_page("the look before a purge", run_id, ask)
 
@@ -296,7 +286,7 @@ class Service:
             RunAbandoned: the run is over, or another run took its plan.
         """
         try:
-            return await self._requests.retire(run_id, request)
+            return await self.requests.retire(run_id, request)
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
@@ -307,33 +297,17 @@ class Service:
             RunAbandoned: the run may not sweep any more.
         """
         try:
-            return await self._requests.sweep(run_id, calls.Sweep(plan=plan, commits=commits, uid=uid))
+            return await self.requests.sweep(run_id, calls.Sweep(plan=plan, commits=commits, uid=uid))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
     async def ended(self, run_id: str, plan: Manifest, *, saved: str = "") -> calls.RunView:
         """End the run after every object of this plan was deleted. `saved`: the digest of its saved state."""
-        return await self._requests.end(run_id, calls.End(plan=plan.digest(), saved=saved))
-
-    async def abandoned(self, run_id: str) -> calls.RunView:
-        """End the run before its deletes begin."""
-        return await self._requests.abandon(run_id)
-
-    async def adopting(self) -> calls.Adopting:
-        """Choose this installation, of several in the namespace."""
-        return await self._requests.adopting()
-
-    async def find_slices(self) -> calls.UnlistedSlices:
-        """List the slices that `adopt_slices` would record, or refuse as it would."""
-        return await self._requests.find_slices()
-
-    async def adopt_slices(self) -> calls.AdoptedSlices:
-        """Record the slices that have no record."""
-        return await self._requests.adopt_slices()
+        return await self.requests.end(run_id, calls.End(plan=plan.digest(), saved=saved))
 
     async def missing(self, *, marks: bool) -> calls.MissingCommits:
         """Find all commits whose trees lack files. With `marks` mark those that no ref names as gone."""
-        ask = self._requests.mark_missing if marks else self._requests.find_missing
+        ask = self.requests.mark_missing if marks else self.requests.find_missing
         page = marked = await ask()
         found = {commit.id: commit for commit in page.commits}
         while page.continuation_token is not None:
@@ -353,7 +327,7 @@ class Service:
         """
         turns = _Turns("the restore", request.run_id)
         while True:
-            page = await self._requests.restore(request)
+            page = await self.requests.restore(request)
             yield page
             token = turns.next(page.continuation_token)
             if token is None:
@@ -369,7 +343,7 @@ class Service:
         turns = _Turns("the comparison", run_id)
         token: str | None = None
         while True:
-            page = await self._requests.compare_ledger(run_id, token)
+            page = await self.requests.compare_ledger(run_id, token)
             yield page
             token = turns.next(page.continuation_token)
             if token is None:
@@ -378,35 +352,23 @@ class Service:
     async def run(self, run_id: str) -> calls.RunView | None:
         """Return the run's record. None: a committed or metadata run was only planned, or there is no such run."""
         try:
-            return await self._requests.run(run_id)
+            return await self.requests.run(run_id)
         except NotFound:
             return None
 
     async def runs(self) -> tuple[calls.RunView, ...]:
         """Return every run, newest first."""
-        return (await self._requests.runs()).runs
-
-    async def run_list(self) -> calls.RunList:
-        """Return every run, newest first, and the authors of plans."""
-        return await self._requests.runs()
+        return (await self.requests.runs()).runs
 
     async def forgotten_runs(self) -> tuple[calls.RunView, ...]:
         """Return every run, and runs without a record that took objects which commits go on naming."""
-        return (await self._requests.runs(forgotten=True)).runs
-
-    async def rules(self) -> RulesVersion:
-        """Return the rules in force."""
-        return await self._requests.rules_in_force()
-
-    async def holds(self) -> Holds:
-        """Return the legal holds in force."""
-        return await self._requests.holds_in_force()
+        return (await self.requests.runs(forgotten=True)).runs
 
     async def why(self, question: Question, progress: Callable[[WhyProgress], None] = lambda _: None) -> WhyAnswer:
         """Find the reason that keeps an object, or the run that took it. Call `progress` after each page."""
         token: str | None = None
         while True:
-            page = await self._requests.why_page(question, token)
+            page = await self.requests.why_page(question, token)
             if page.answer is not None:
                 return page.answer
             if page.continuation_token is None:
