@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .api.http_requests import HttpRequests, finish
     from .api.reach import NamespaceMissing
     from .api.served import ServedCollector
+    from .api.words import OPTIONS
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.files import Lake
     from .engines.java import Java, find_java
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         Plan,
         PlanMissing,
         PlanRequest,
+        PurgeReport,
         PurgeRequest,
         RestoreReport,
         RunAbandoned,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GARBAGE_STAYS",
     "NEEDED",
+    "OPTIONS",
     "REMAINS",
     "ApplyRequest",
     "BadGrace",
@@ -161,6 +164,7 @@ _NAMES: Final = {
     ".engines.session": "LocalSession NoSpark SessionOptions SessionRunning check_spark "
     " local_session session_on_demand session_options",
     ".runs.status": "ListedRun RunStatus apply_command run_status_by_record",
+    ".api.words": "OPTIONS",
     "lakebed.base": "BadGrace",
     "lakebed.gc.messages": "ApplyRequest BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "

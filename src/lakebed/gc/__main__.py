@@ -31,6 +31,7 @@ from lakebed.client import Client, Credentials, NotLoggedIn, Token
 
 # spark-submit runs this file as a script, which has no package: no import here is relative.
 from lakebed.gc import (
+    OPTIONS,
     Collector,
     PurgeReport,
     check_spark,
@@ -69,26 +70,6 @@ _ACTIONS: Final = (
     ("list", "list runs and plans"),
     ("why", "say what keeps an object and until when, or which run took it"),
 )
-_HELP: Final = {
-    "engine": (
-        "spark|local|auto",
-        f"what does the work; default: {messages.ENGINE_SETTING}, else spark if it is installed",
-    ),
-    "tasks": (
-        "N",
-        "split the work into N tasks; default: four a core of the cluster, at least 16; on one machine two a core",
-    ),
-    "clean_every": ("10", "look at everything in one of this many runs"),
-    "clean_after": ("7d", "look at everything when the last such run is this old"),
-    "token_expiry": ("1h", "leave slices that were opened within this time to a later run"),
-    "older_than": ("7d", "with --old-layout: only objects that were written this long ago"),
-    "rules": ("FILE", "plan by the rules of a file; they are not saved"),
-    "days": ("60", "how many days ahead"),
-    "policy": ("FILE", "use the policy of a file; it is not saved"),
-    "window": ("7d", "delete nothing yet, and keep objects this long"),
-    "readers_grace": ("15m", "delete nothing that a read may have found within this time; default: see the guide"),
-}
-"""For each field of a request that is an option: the name of its value in the help, and the help text."""
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -349,28 +330,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_option(action: argparse.ArgumentParser, name: str) -> None:
-    if name == "kinds":
+def _add_option(action: argparse.ArgumentParser, field: str) -> None:
+    if field == "kinds":
         for kind in RunKind:
-            help_text = f"only {kind.data}; default: every kind, one after the other"
-            action.add_argument(f"--{kind.value}", dest=name, action="append_const", const=kind.value, help=help_text)
-    elif name == "mode":
+            _, text = OPTIONS.get(kind.value, ("", f"Only {kind.data}."))
+            action.add_argument(f"--{kind.value}", dest=field, action="append_const", const=kind.value, help=text)
+    elif field == "mode":
         modes = action.add_mutually_exclusive_group()
-        for mode, help_text in (
-            (messages.Mode.CLEAN, "uncommitted data: look at everything"),
-            (messages.Mode.OPTIMISED, "uncommitted data: look at what changed since an earlier run, or fail"),
-            (messages.Mode.OLD_LAYOUT, "uncommitted data: look only at objects outside slices"),
-        ):
-            modes.add_argument(f"--{mode.value}", dest=name, action="store_const", const=mode, help=help_text)
-    elif name == "active_only":
-        help_text = "with --lifecycle: commits that the retention rules let go keep nothing"
-        action.add_argument("--active-only", dest=name, action="store_const", const=True, help=help_text)
-    elif name == "branches":
-        help_text = "first delete the branches that go by the lifecycle policy; they can come back for a while"
-        action.add_argument("--branches", dest=name, action="store_const", const=True, help=help_text)
-    elif name in _HELP:
-        metavar, help_text = _HELP[name]
-        action.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
+        for mode in (messages.Mode.CLEAN, messages.Mode.OPTIMISED, messages.Mode.OLD_LAYOUT):
+            modes.add_argument(f"--{mode}", dest=field, action="store_const", const=mode, help=OPTIONS[mode][1])
+    elif (name := field.replace("_", "-")) in OPTIONS:
+        metavar, text = OPTIONS[name]
+        takes: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_const", "const": True}
+        action.add_argument(f"--{name}", help=text, **takes)
 
 
 def _repository(text: str) -> str:

@@ -33,7 +33,7 @@ from .aside import ledger, purge, purge_text, restore
 from .branches import swept_text
 from .deleted import app as deleted
 from .jobs import app as jobs
-from .options import BranchesOption, Deleting, Looking, Working, asked, messages, objectstore
+from .options import BranchesOption, Deleting, Looking, Working, asked, messages, objectstore, option
 from .rules import app as rules
 from .session import (
     APPLY_STOPPED,
@@ -98,9 +98,7 @@ def plan(
     uri: RepositoryArgument,
     looking: Looking,
     working: Working,
-    rules_from: Annotated[
-        Path | None, Option("--rules", metavar="FILE", help="Plan by the rules of a file; they are not saved.")
-    ] = None,
+    rules_from: Annotated[Path | None, option("rules")] = None,
     local_root: RootOption = None,
 ) -> None:
     """Decide which objects a run would delete, and save the plan. Deletes nothing."""

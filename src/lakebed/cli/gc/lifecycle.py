@@ -28,7 +28,7 @@ from lakebed.cli.kit.uris import parse_repository
 
 from . import apply
 from .branches import app as branches
-from .options import Working, asked, collectors, lifecycle, messages, policy_rules
+from .options import Working, asked, collectors, lifecycle, messages, option, policy_rules
 from .session import PLAN_STOPPED, RootOption, check, checked_collector, policy_file, versions_of, with_spark
 from .text import plan_texts, state_text
 from .why import lifecycle_why
@@ -111,9 +111,7 @@ def plan(
     uri: RepositoryArgument,
     working: Working,
     clean: Annotated[bool, Option("--clean", help="Read everything: use no saved state of an earlier run.")] = False,
-    active_only: Annotated[
-        bool, Option("--active-only", help="Commits that the retention rules let go keep nothing.")
-    ] = False,
+    active_only: Annotated[bool, option("active-only")] = False,
     local_root: RootOption = None,
 ) -> None:
     """Find the objects that are due by the policy, and save the plan. Deletes nothing."""
@@ -133,10 +131,8 @@ def simulate(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    days: Annotated[int, Option("--days", help="How many days ahead.")] = 60,
-    policy: Annotated[
-        Path | None, Option("--policy", metavar="FILE", help="Use the policy in this file. It is not saved.")
-    ] = None,
+    days: Annotated[int, option("days")] = 60,
+    policy: Annotated[Path | None, option("policy")] = None,
     local_root: RootOption = None,
 ) -> None:
     """Show how much becomes due on each coming day, by rule and branch. Deletes nothing."""

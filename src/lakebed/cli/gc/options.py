@@ -6,13 +6,14 @@ Which options go together is not decided here: `lakebed.gc.messages.request_of` 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 
 from lakebed.base import Later
 from lakebed.cli.kit.failures import Misuse
-from lakebed.cli.kit.parameters import Option
+from lakebed.cli.kit.parameters import Details, Option
+from lakebed.gc import OPTIONS
 
 # The parts that commands use, each imported on its first use: they load Arrow, for which `--help` need not wait.
 if TYPE_CHECKING:
@@ -28,83 +29,34 @@ else:
     hard_delete, holds = Later("lakebed.operations.gc.hard_delete"), Later("lakebed.operations.gc.holds")
     lifecycle = Later("lakebed.operations.gc.lifecycle")
 
-CommittedOption = Annotated[bool, Option("--committed", help="Only data of commits that expired by the rules.")]
-UncommittedOption = Annotated[bool, Option("--uncommitted", help="Only data that is in no commit.")]
-MetadataOption = Annotated[
-    bool, Option("--metadata", help="Only Lakebed's own files: ranges that no commit names, folders of old runs.")
-]
-PruningOption = Annotated[bool, Option("--pruning", help="Only files of tables that nothing names any more.")]
-CleanOption = Annotated[bool, Option("--clean", help="Uncommitted data: look at everything, not only at changes.")]
-OptimisedOption = Annotated[
-    bool, Option("--optimised", help="Uncommitted data: look only at changes since an earlier run, or fail.")
-]
-OldLayoutOption = Annotated[
-    bool, Option("--old-layout", help="With --uncommitted: look only at objects outside data/SLICE/.")
-]
-OlderThanOption = Annotated[
-    str | None,
-    Option("--older-than", metavar="7d", help="With --old-layout: only objects written this long ago."),
-]
-CleanEveryOption = Annotated[
-    int | None, Option("--clean-every", min=1, help="Look at everything in one of this many runs. Default: 10.")
-]
-CleanAfterOption = Annotated[
-    str | None,
-    Option("--clean-after", metavar="7d", help="Look at everything when the last such run is this old."),
-]
-TokenExpiryOption = Annotated[
-    str | None,
-    Option("--token-expiry", metavar="1h", help="Leave slices opened within this time to a later run."),
-]
-WindowOption = Annotated[
-    str | None,
-    Option("--window", metavar="7d", help="Delete nothing yet. Objects can be restored for this long."),
-]
-GraceOption = Annotated[
-    str | None,
-    Option(
-        "--readers-grace",
-        metavar="15m",
-        help="Delete nothing that a read may have found within this time. A bare number is seconds. Default: 2s where "
-        "all reads go through the server, else 15m.",
-    ),
-]
-BranchesOption = Annotated[
-    bool,
-    Option(
-        "--branches",
-        help="First delete branches that are due by the lifecycle policy. They can be undeleted for a while.",
-    ),
-]
-EngineOption = Annotated[
-    str | None,
-    Option(
-        "--engine",
-        metavar="spark|local|auto",
-        help="The engine; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark if installed.",
-    ),
-]
-TasksOption = Annotated[
-    int | None,
-    Option("--tasks", metavar="N", min=1, help="Split Spark's work into this many tasks. Default: four for each core."),
-]
+
+def option(name: str, **details: Unpack[Details]) -> Option:
+    """Declare an option of requests."""
+    metavar, details["help"] = OPTIONS[name]
+    if metavar:
+        details["metavar"] = metavar
+    return Option(f"--{name}", **details)
+
+
+GraceOption = Annotated[str | None, option("readers-grace")]
+BranchesOption = Annotated[bool, option("branches")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
     """Options that select objects, and say how to look for them; in the order of the help."""
 
-    committed: CommittedOption = False
-    uncommitted: UncommittedOption = False
-    metadata: MetadataOption = False
-    pruning: PruningOption = False
-    clean: CleanOption = False
-    optimised: OptimisedOption = False
-    old_layout: OldLayoutOption = False
-    older_than: OlderThanOption = None
-    clean_every: CleanEveryOption = None
-    clean_after: CleanAfterOption = None
-    token_expiry: TokenExpiryOption = None
+    committed: Annotated[bool, option("committed")] = False
+    uncommitted: Annotated[bool, option("uncommitted")] = False
+    metadata: Annotated[bool, option("metadata")] = False
+    pruning: Annotated[bool, option("pruning")] = False
+    clean: Annotated[bool, option("clean")] = False
+    optimised: Annotated[bool, option("optimised")] = False
+    old_layout: Annotated[bool, option("old-layout")] = False
+    older_than: Annotated[str | None, option("older-than")] = None
+    clean_every: Annotated[int | None, option("clean-every", min=1)] = None
+    clean_after: Annotated[str | None, option("clean-after")] = None
+    token_expiry: Annotated[str | None, option("token-expiry")] = None
 
     def words(self) -> dict[str, Any]:
         """Return the words of a request. Refuse two modes."""
@@ -120,7 +72,7 @@ class Looking:
 class Deleting:
     """Options of how to delete."""
 
-    window: WindowOption = None
+    window: Annotated[str | None, option("window")] = None
     readers_grace: GraceOption = None
 
     def words(self) -> dict[str, Any]:
@@ -131,8 +83,8 @@ class Deleting:
 class Working:
     """Options that choose the engine, and into how many tasks the work is split."""
 
-    engine: EngineOption = None
-    tasks: TasksOption = None
+    engine: Annotated[str | None, option("engine")] = None
+    tasks: Annotated[int | None, option("tasks", min=1)] = None
 
     def words(self) -> dict[str, Any]:
         return asdict(self)
