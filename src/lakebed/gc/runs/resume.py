@@ -38,6 +38,7 @@ from lakebed.gc.messages import (
     RunState,
     RunView,
     decode_recheck,
+    read_json,
     run_folder,
 )
 from lakebed.objectstore import ObjectStore
@@ -150,10 +151,7 @@ async def start_sweep(context: RunContext, plan: Plan) -> Started:
 
 
 def _decode_started(data: bytes, plan: Plan) -> Started:
-    try:
-        return msgspec.json.decode(data, type=Started)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"{plan.folder}{SWEEP_FILE} is unreadable: {error}", input=SWEEP_FILE) from error
+    return read_json(data, Started, what=f"{plan.folder}{SWEEP_FILE}", name=SWEEP_FILE)
 
 
 async def _all_begun(store: ObjectStore, tasks: Tasks, views: Sequence[RunView]) -> list[Begun | None]:
@@ -167,10 +165,7 @@ async def _read(store: ObjectStore, tasks: Tasks, runs: Sequence[tuple[RunKind, 
 
 
 def _begun(run_id: str, data: bytes | None) -> Begun | None:
-    try:
-        return None if data is None else msgspec.json.decode(data, type=Begun)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"how run {run_id} was begun is unreadable: {error}", input=APPLY_FILE) from error
+    return None if data is None else read_json(data, Begun, what=f"how run {run_id} was begun", name=APPLY_FILE)
 
 
 async def unfinished_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
@@ -300,10 +295,7 @@ def _turn_key(folder: str, number: int) -> str:
 
 
 def _decode_turn(data: bytes, folder: str) -> Turn:
-    try:
-        return msgspec.json.decode(data, type=Turn)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"a turn in {folder} is unreadable: {error}", input="turn") from error
+    return read_json(data, Turn, what=f"a turn in {folder}", name="turn")
 
 
 def _folder(run: UnfinishedRun) -> str:

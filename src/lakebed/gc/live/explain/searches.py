@@ -60,7 +60,10 @@ class _Search:
 
 
 class Searches:
-    """Hold the searches of one process of a server."""
+    """Hold the searches of one process of a server.
+
+    Every page may raise BadContinuation, if the token is malformed, and Unavailable, if too many searches are at work.
+    """
 
     def __init__(self, ports: Ports, *, files_a_page: int = FILES_A_PAGE, commits_a_page: int = COMMITS_A_PAGE) -> None:
         self._ports = ports
@@ -80,10 +83,6 @@ class Searches:
         """Return the answer if this page finds it, else a token for the next page. See `Why.steps`.
 
         `files`: the number to read, about; by default what takes a second. `deleted` answers for a deleted repository.
-
-        Raises:
-            BadContinuation: the token is malformed.
-            Unavailable: see there. This search did not begin.
         """
         if deleted is None:
             steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
@@ -101,9 +100,6 @@ class Searches:
         """Return a page of the commits if the search has finished, else its progress. See `Missing.steps`.
 
         A request for a later page never marks. If the search is unknown, it only lists again.
-
-        Raises:
-            BadContinuation, Unavailable: see `page`.
         """
         # The token has the last listed commit too, so that a page with a lost answer can be repeated.
         name, _, after = (token or "").partition("-")
@@ -118,11 +114,7 @@ class Searches:
     async def elsewhere(
         self, uid: str, run_id: str, elsewhere: Elsewhere, token: str | None
     ) -> tuple[str, NamedElsewhere | None]:
-        """Return the token for the next page, and the names if this page finds them.
-
-        Raises:
-            BadContinuation, Unavailable: see `page`.
-        """
+        """Return the token for the next page, and the names if this page finds them."""
         # A collector stops at a token that came before, so each page has another.
         name, _, number = (token or "").partition("-")
         if number and not (number.isascii() and number.isdigit() and len(number) <= _PAGE_DIGITS_MAX):
@@ -136,9 +128,6 @@ class Searches:
     ) -> tuple[str, CommittedParts | WhyProgress | None]:
         """Return the token for the next page, and the parts if this page finds them, else the progress. See
         `committed_steps`.
-
-        Raises:
-            BadContinuation, Unavailable: see `page`.
         """
         steps = partial(committed_steps, versions, default_branch=default_branch)
         search = await self._step(versions.uid, "committed", token, steps, files)
@@ -146,11 +135,7 @@ class Searches:
         return search.token, reached if isinstance(reached, CommittedParts | WhyProgress) else None
 
     async def tried(self, versions: Versions, rules: Rules, token: str | None, *, files: int) -> RulesTrial:
-        """Return the trial if this page finds it, else one that has only progress and a token. See `trial_steps`.
-
-        Raises:
-            BadContinuation, Unavailable: see `page`.
-        """
+        """Return the trial if this page finds it, else one that has only progress and a token. See `trial_steps`."""
         search = await self._step(versions.uid, rules, token, partial(trial_steps, versions, rules), files)
         if isinstance(search.answer, RulesTrial):
             return search.answer

@@ -80,6 +80,8 @@ class Mark:
 
 
 class Installation:
+    """Every method that checks or takes a step raises OtherInstallation if another one is seen: see `check`."""
+
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
 
@@ -123,28 +125,16 @@ class Installation:
             )
 
     async def purging(self) -> Purging:
-        """Return the namespace where the caller may delete, with a fresh mark that identifies the store.
-
-        Raises:
-            OtherInstallation: see `check`.
-        """
+        """Return the namespace where the caller may delete, with a fresh mark that identifies the store."""
         # Fresh, because an older copy of the store does not have it.
         return Purging(namespace=self._versions.objectstore.uri, mark=await self.mark())
 
     async def step(self) -> InstallationRecord:
-        """Take a step, and return the record.
-
-        Raises:
-            OtherInstallation: see `check`.
-        """
+        """Take a step, and return the record."""
         return (await self._step())[1]
 
     async def mark(self) -> str:
-        """Take a step, and return the key of its mark.
-
-        Raises:
-            OtherInstallation: see `check`.
-        """
+        """Take a step, and return the key of its mark."""
         # Not the record's last mark: another process may have recorded it without putting it yet.
         return (await self._step())[0].key
 

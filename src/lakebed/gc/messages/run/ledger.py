@@ -27,7 +27,7 @@ from lakebed.gc.rules import DAY_MS
 
 from .paths import GC_PREFIX
 from .plans import BrokenTable, RunMode
-from .tables import LEDGER, BadInput, decode_part, encode_part, group_rows_of
+from .tables import LEDGER, BadInput, decode_part, encode_part, group_rows_of, read_json
 
 __all__ = [
     "DELETED_AT_ONCE",
@@ -392,10 +392,7 @@ def decode_report(data: bytes, *, name: str) -> RunReport:
     Raises:
         BadInput: the file is not a report, or has an unknown format.
     """
-    try:
-        report = msgspec.json.decode(data, type=RunReport)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"report {name} is unreadable: {error}", input=name) from error
+    report = read_json(data, RunReport, what=f"report {name}", name=name)
     if report.format != REPORT_FORMAT:
         raise BadInput(f"report {name} has the unknown format {report.format}", input=name)
     return report

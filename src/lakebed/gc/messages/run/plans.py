@@ -23,7 +23,7 @@ from lakebed.gc.messages.erasures import ErasureOrder, Outlook
 from lakebed.gc.rules import Rules, parse_duration
 
 from .paths import run_folder
-from .tables import BadInput, Manifest, Part
+from .tables import BadInput, Manifest, Part, read_json
 
 __all__ = [
     "AGES",
@@ -349,10 +349,7 @@ def decode_recheck(data: bytes, *, name: str) -> Cleared:
     Raises:
         BadInput: the file is unreadable.
     """
-    try:
-        return msgspec.json.decode(data, type=Cleared)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"{name} is unreadable: {error}", input="recheck") from error
+    return read_json(data, Cleared, what=name, name="recheck")
 
 
 def window_end_ms(window: str, begin_ms: int) -> int:

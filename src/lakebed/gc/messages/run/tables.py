@@ -14,7 +14,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -51,10 +51,12 @@ __all__ = [
     "join_parts",
     "manifest_of",
     "part_of",
+    "read_json",
     "read_parquet",
     "read_part",
 ]
 
+T = TypeVar("T")
 ColumnType: TypeAlias = Literal["string", "int64", "int32", "bool", "timestamp_ms", "list<string>"]
 """`timestamp_ms` is an instant in UTC, to the millisecond. Columns are not null unless declared `nullable`."""
 
@@ -285,6 +287,18 @@ def manifest_of(table: Table, folder: str, parts: Iterable[Part]) -> Manifest:
     )
 
 
+def read_json(data: bytes, type_: type[T], *, what: str, name: str) -> T:
+    """Decode a file. `what` and `name` are for the error.
+
+    Raises:
+        BadInput: the file is unreadable.
+    """
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"{what} is unreadable: {error}", input=name) from error
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.encode(manifest)
 
@@ -295,10 +309,7 @@ def decode_manifest(data: bytes, *, name: str) -> Manifest:
     Raises:
         BadInput: the data is not a manifest, its format or table version is unknown, or its sums are wrong.
     """
-    try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"manifest {name} is unreadable: {error}", input=name) from error
+    manifest = read_json(data, Manifest, what=f"manifest {name}", name=name)
     check_manifest(manifest, name=name)
     return manifest
 
