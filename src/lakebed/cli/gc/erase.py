@@ -361,12 +361,7 @@ def _advice(collector: gc.Collector, made: messages.Certificate) -> str:
 
 
 def _check_files(out: Path | None, html: Path | None) -> None:
-    """Run this before any deletion: a certificate that cannot be written must stop the command.
-
-    Raises:
-        Misuse: both are one file.
-        OSError: one of them cannot be written.
-    """
+    """Run this before any deletion: a certificate that cannot be written must stop the command."""
     if out is not None and html is not None and out.resolve() == html.resolve():
         raise Misuse(f"--out and --html are one file: {out}. The certificate and its page need two")
     for file in (out, html):

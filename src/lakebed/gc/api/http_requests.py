@@ -179,11 +179,7 @@ def message_of(client: Caller, repository: str, commit: str) -> tuple[str, str]:
 
 
 def convert(answer: object, type_: type[T]) -> T:
-    """Convert a decoded answer to its record.
-
-    Raises:
-        UnknownAnswer: the answer has another form.
-    """
+    """Convert a decoded answer to its record, or raise UnknownAnswer."""
     try:
         result: Any = msgspec.convert(answer, type_)
     except msgspec.ValidationError as error:

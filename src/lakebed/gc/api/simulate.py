@@ -52,11 +52,7 @@ class BadDays(Invalid):
 
 
 def check_days(days: int) -> None:
-    """Check the number of days.
-
-    Raises:
-        BadDays: not from 0 to DAYS_MAX.
-    """
+    """Check the number of days, or raise BadDays."""
     if not 0 <= days <= DAYS_MAX:
         raise BadDays(f"{days} days cannot be simulated: say 0 to {DAYS_MAX:,}", days=days)
 

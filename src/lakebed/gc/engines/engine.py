@@ -78,11 +78,7 @@ def without(rows: pa.Table, ids: pa.Array | pa.ChunkedArray | Collection[str], n
 
 
 def check_table(manifest: messages.Manifest, table: messages.Table) -> None:
-    """Check that the manifest is of this table.
-
-    Raises:
-        BadInput: the manifest is of another table.
-    """
+    """Check that the manifest is of this table, or raise BadInput."""
     if messages.check_manifest(manifest, name=manifest.folder) is not table:
         raise messages.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
 
@@ -184,11 +180,7 @@ async def write_part(store: ObjectStore, folder: str, name: str, data: bytes, *,
 
 
 async def read_part(store: ObjectStore, folder: str, part: messages.Part) -> bytes:
-    """Return the bytes of a part, checked against its manifest.
-
-    Raises:
-        BadInput: missing, or of another size or digest.
-    """
+    """Return the bytes of a part, checked against its manifest, or raise BadInput."""
     key = folder + part.name
     try:
         data = await store.get(key)
@@ -208,11 +200,7 @@ def encode(table: Table, rows: pa.Table) -> bytes:
 
 
 def decode(table: Table, data: bytes, part: messages.Part) -> pa.Table:
-    """Read rows of a table from Parquet.
-
-    Raises:
-        BadInput: not Parquet, another table, or another number of rows.
-    """
+    """Read rows of a table from Parquet, or raise BadInput."""
     try:
         rows = messages.read_parquet(data)
         for name in set(table.later) - set(rows.schema.names):
@@ -226,11 +214,7 @@ def decode(table: Table, data: bytes, part: messages.Part) -> pa.Table:
 
 
 def check_numbered(packed: pa.Table, name: str) -> None:
-    """Check that CANDIDATES or LIVE have only objects of slices.
-
-    Raises:
-        BadInput: a row has a foreign key, which this caller cannot judge.
-    """
+    """Check that CANDIDATES or LIVE have only objects of slices, or raise BadInput."""
     if not pc.all(pc.greater_equal(packed["bucket"], 0), min_count=0).as_py():
         raise messages.BadInput(f"{name} holds objects that are in no slice", part=name)
 

@@ -284,11 +284,7 @@ def _spark_type(type_: pa.DataType) -> T.DataType:
 
 
 def active_session() -> SparkSession:
-    """Return the active session of this process.
-
-    Raises:
-        Invalid: no session is active.
-    """
+    """Return the active session of this process, or raise Invalid."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()

@@ -70,11 +70,7 @@ class Base:
 
 
 async def read_base(context: RunContext, run: StartedRun) -> Base:
-    """Return the saved state of the latest run that has one.
-
-    Raises:
-        BadInput: there is no saved state, or it is not valid.
-    """
+    """Return the saved state of the latest run that has one, or raise BadInput."""
     runs = await context.service.runs()
     views = [view for view in runs if view.run_id != run.run_id and _may_have_saved(view)]
     for view in views[:RUNS_LOOKED_AT]:

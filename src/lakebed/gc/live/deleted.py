@@ -109,12 +109,9 @@ class DeletedCollections:
         )
 
     async def adopting(self) -> messages.Adopting:
-        """Choose this installation, as after a restored backup.
+        """Choose this installation, as after a restored backup, or raise DeletedNotFound.
 
         Needed here because no name leads to the repository's own route.
-
-        Raises:
-            DeletedNotFound: the repository was brought back, forgotten or collected.
         """
         await self._deleted.check_collectable(self._uid)
         return await self._in_use.adopting()

@@ -106,11 +106,7 @@ async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None
 
 
 async def _check_adopted(store: ObjectStore) -> None:
-    """Check that no other server's adoption of the namespace is pending.
-
-    Raises:
-        Conflict: the namespace was another server's, and its adoption is not final.
-    """
+    """Check that no other server's adoption of the namespace is pending."""
     adoption = await read_adoption(store)
     if adoption is not None and not adoption.may_delete:
         raise Conflict(

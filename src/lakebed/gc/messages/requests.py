@@ -136,11 +136,7 @@ class _Planning(_Any, frozen=True, kw_only=True):
     active_only: bool = False
 
     def uncommitted(self) -> UncommittedOptions:
-        """Return the options with their defaults.
-
-        Raises:
-            InvalidDuration: a period is invalid.
-        """
+        """Return the options with their defaults, or raise InvalidDuration."""
         default = UncommittedOptions()
         return UncommittedOptions(
             mode=self.mode,
@@ -158,11 +154,7 @@ class PlanRequest(_Planning, frozen=True, kw_only=True, tag="plan"):
     rules: Rules | None = None
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            InvalidRequest, InvalidDuration, InvalidRules: the options exclude each other, or one is invalid.
-        """
+        """Check the options, or raise an `Invalid`."""
         _check_any(self)
         _check_planning(self)
         if self.rules is not None:
@@ -181,11 +173,7 @@ class ApplyRequest(_Any, frozen=True, kw_only=True, tag="apply"):
     readers_grace: str | None = None
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            InvalidRequest, InvalidRunId, InvalidDuration, BadWindow: an option is invalid.
-        """
+        """Check the options, or raise an `Invalid`."""
         _check_any(self)
         check_run_id(self.run_id)
         _check_deleting(self.window, self.readers_grace)
@@ -201,11 +189,7 @@ class RunRequest(_Planning, frozen=True, kw_only=True, tag="run"):
     branches: bool = False
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            InvalidRequest, InvalidDuration, BadWindow: the options exclude each other, or one is invalid.
-        """
+        """Check the options, or raise an `Invalid`."""
         _check_any(self)
         _check_planning(self)
         _check_deleting(self.window, self.readers_grace)
@@ -215,11 +199,7 @@ class PurgeRequest(_Any, frozen=True, kw_only=True, tag="purge"):
     """Delete the objects of deferred runs whose window is over."""
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            InvalidRequest: an option is invalid.
-        """
+        """Check the options, or raise an `Invalid`."""
         _check_any(self)
 
 
@@ -233,11 +213,7 @@ class SimulateRequest(_Any, frozen=True, kw_only=True, tag="simulate"):
     policy: str = ""
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            InvalidRequest, InvalidPolicy: the days are too many, or the policy is invalid or too large for a job.
-        """
+        """Check the options, or raise an `Invalid`."""
         _check_any(self)
         if not 0 <= self.days <= DAYS_MAX:
             raise InvalidRequest(f"days must be 0 to {DAYS_MAX}, not {self.days}")
@@ -261,11 +237,7 @@ class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
         )
 
     def check(self) -> None:
-        """Check the selection and the reason.
-
-        Raises:
-            InvalidRequest, InvalidSelection: the request selects nothing, is too large for a job, or gives no reason.
-        """
+        """Check the selection and the reason, or raise an `Invalid`."""
         _check_any(self)
         check_selection(self.selection)
         if not self.why.strip():
@@ -282,11 +254,7 @@ class EraseRequest(_Any, frozen=True, kw_only=True, tag="erase"):
     readers_grace: str | None = None
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            InvalidRequest, InvalidRunId: an option is invalid.
-        """
+        """Check the options, or raise an `Invalid`."""
         _check_any(self)
         check_run_id(self.run_id)
         _check_deleting(None, self.readers_grace)
@@ -358,11 +326,7 @@ def engine_from(environ: Mapping[str, str]) -> EngineName:
 
 
 def known(word: str, choices: Sequence[str] | type[E]) -> str:
-    """Return the word if it is one of the choices.
-
-    Raises:
-        UnknownChoice: the word is not a choice.
-    """
+    """Return the word if it is one of the choices, or raise UnknownChoice."""
     if word not in list(choices):
         raise UnknownChoice(f"{word!r} is not known: use {', '.join(choices)}", word=word)
     return word
@@ -380,11 +344,7 @@ def _check_size(request: _Any, command: str) -> None:
 
 
 def _check_planning(request: _Planning) -> None:
-    """Check the options of a plan.
-
-    Raises:
-        InvalidRequest, InvalidDuration: see `PlanRequest.check`.
-    """
+    """Check the options of a plan."""
     by_policy = any(kind.spec.basis is Basis.POLICY for kind in request.kinds)
     is_only_garbage = len(request.kinds) == 1 and not request.kinds[0].publishes
     if request.mode is Mode.OLD_LAYOUT and not is_only_garbage:

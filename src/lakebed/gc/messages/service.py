@@ -391,11 +391,7 @@ class _Turns:
         self._turns, self._until = 0, 1
 
     def next(self, token: str | None) -> str | None:
-        """Return the token, or raise if it was remembered.
-
-        Raises:
-            BadInput: the tokens repeat in a circle.
-        """
+        """Return the token, or raise BadInput if it was remembered."""
         if token is not None and token == self._remembered:
             raise BadInput(f"{self._what} does not end: a page came twice", run_id=self._run_id)
         self._turns += 1

@@ -146,12 +146,10 @@ def _last_of_branches(parents: list[int], walks: Iterable[tuple[int, int]]) -> l
 def places_of(
     ids: pa.Array, parents: pa.Array, refs: Sequence[tuple[str, str]]
 ) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Return the row of each commit's first parent, -1 without one, and the rows of the commits in `refs`.
+    """Return the row of each commit's first parent, -1 without one, and the rows of the commits in `refs`, or raise
+    BrokenHistory.
 
     `parents` is a list column, first parent first. `refs` are pairs of the naming ref and a commit.
-
-    Raises:
-        BrokenHistory: a named commit is not among `ids`.
     """
     offsets = parents.offsets.to_numpy()
     has_parent = np.flatnonzero(np.diff(offsets) > 0)

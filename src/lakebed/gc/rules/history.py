@@ -54,11 +54,7 @@ class History:
     held: AbstractSet[CommitId] = frozenset()
 
     def check(self) -> None:
-        """Check that every named commit has a record.
-
-        Raises:
-            BrokenHistory: a named commit has no record.
-        """
+        """Check that every named commit has a record, or raise BrokenHistory."""
         named: list[tuple[str, CommitId]] = [(f"branch {name}", head) for name, head in self.heads.items()]
         named += [(f"tag {name}", commit) for name, commit in self.tags.items()]
         named += [("an intent", commit) for commit in sorted(self.held)]
@@ -77,11 +73,7 @@ class Verdict:
 
 
 def judge_commits(history: History, rules: Rules, *, now_ms: int) -> Verdict:
-    """Return the kept and the expired commits.
-
-    Raises:
-        BrokenHistory: a named commit has no record.
-    """
+    """Return the kept and the expired commits, or raise BrokenHistory."""
     history.check()
     kept = kept_commits(history, rules, now_ms=now_ms)
     there = {commit.id for commit in history.commits.values() if not commit.swept}

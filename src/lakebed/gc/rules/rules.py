@@ -215,11 +215,7 @@ class InvalidPattern(Invalid):
 
 
 def check_pattern(text: str) -> str:
-    """Return the pattern if it is valid.
-
-    Raises:
-        InvalidPattern: the pattern is empty, too long, not canonical, or has a character that no branch can have.
-    """
+    """Return the pattern if it is valid, or raise InvalidPattern."""
     if not text:
         raise InvalidPattern("a rule for a branch without a name", pattern=text)
     if len(text) > PATTERN_MAX:

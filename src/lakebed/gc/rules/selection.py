@@ -119,11 +119,7 @@ def digests_in(checksums: Iterable[str]) -> Iterator[Selection]:
 
 
 def check_selection(selection: Selection) -> Selection:
-    """Return the selection with each name once, sorted.
-
-    Raises:
-        InvalidSelection: the selection is empty, too large or malformed.
-    """
+    """Return the selection with each name once, sorted, or raise InvalidSelection."""
     made = msgspec.structs.replace(
         selection,
         paths=tuple(sorted(set(selection.paths))),
@@ -155,11 +151,7 @@ def _check_path(text: str) -> None:
 
 
 def check_globs(globs: Iterable[str]) -> None:
-    """Check globs.
-
-    Raises:
-        InvalidSelection: a glob is malformed.
-    """
+    """Check globs, or raise InvalidSelection."""
     for text in globs:
         _check_path(text)
         wrong = "a folder with stars has no slash at its end: write **" if text.endswith("/") and "*" in text else None

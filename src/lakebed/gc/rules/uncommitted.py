@@ -70,11 +70,7 @@ def clean_run(
 
 
 def check_live(history: History, committed: Collection[str]) -> None:
-    """Check that the committed addresses were read.
-
-    Raises:
-        EmptyLiveSet: commits have entries, but no committed address was read.
-    """
+    """Check that the committed addresses were read, or raise EmptyLiveSet."""
     if not committed and any(commit.metarange_id and not commit.swept for commit in history.commits.values()):
         raise EmptyLiveSet("there are commits with entries, but they name no address at all")
 

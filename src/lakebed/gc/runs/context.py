@@ -245,11 +245,7 @@ async def write_piece(store: ObjectStore, folder: str, name: str, table: Table, 
 
 
 async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
-    """Return the rows of one part of a plan (table GARBAGE).
-
-    Raises:
-        BadInput: the part is missing, or differs from the plan's description.
-    """
+    """Return the rows of one part of a plan (table GARBAGE), or raise BadInput."""
     key = plan.garbage.folder + part.name
     data = await find(store, key)
     if data is None:
@@ -263,11 +259,7 @@ def folder_in(run: StartedRun | Plan, name: str) -> str:
 
 
 def slice_numbers(names: Sequence[str]) -> list[int]:
-    """Return the slices' numbers, ascending, each once.
-
-    Raises:
-        BadInput: a name is not that of a slice.
-    """
+    """Return the slices' numbers, ascending, each once, or raise BadInput."""
     numbers: set[int] = set()
     for name in names:
         number = parse_slice_name(name)
@@ -325,11 +317,7 @@ def counts_of(commits: pa.Table) -> CommitCounts:
 
 
 async def read_plan_file(store: ObjectStore, run_id: str) -> tuple[Plan, str]:
-    """Return the plan and the SHA-256 of its file.
-
-    Raises:
-        PlanMissing, BadInput: see `read_plan`.
-    """
+    """Return the plan and the SHA-256 of its file, or raise PlanMissing or BadInput."""
     for kind in RunKind:
         data = await find(store, plan_path(kind, run_id))
         if data is not None:

@@ -121,20 +121,12 @@ async def begin(context: RunContext, plan: Plan, window: str | None) -> str | No
 
 
 async def read_begun(store: ObjectStore, tasks: Tasks, kind: RunKind, run_id: str) -> Begun | None:
-    """Read `apply.json`. Return None if no apply of the run began.
-
-    Raises:
-        BadInput: the file is unreadable.
-    """
+    """Read `apply.json`, or raise BadInput. Return None if no apply of the run began."""
     return (await _read(store, tasks, [(kind, run_id)]))[0]
 
 
 async def read_started(store: ObjectStore, plan: Plan) -> Started | None:
-    """Read `sweep.json`. Return None if the run has not reached its first sweep.
-
-    Raises:
-        BadInput: the file is unreadable.
-    """
+    """Read `sweep.json`, or raise BadInput. Return None if the run has not reached its first sweep."""
     data = await find(store, f"{plan.folder}{SWEEP_FILE}")
     return None if data is None else _decode_started(data, plan)
 

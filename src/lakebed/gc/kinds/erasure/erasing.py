@@ -61,11 +61,7 @@ class RangesBySpan(NamedTuple):
 
 
 async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Selection, *, folder: str) -> RangesBySpan:
-    """Return the ranges of these COMMITS, each once. Tasks write into `folder`.
-
-    Raises:
-        EmptyLiveSet: commits have entries, but no range was read.
-    """
+    """Return the ranges of these COMMITS, each once, or raise EmptyLiveSet. Tasks write into `folder`."""
     spans = Spans(selection)
     there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
     trees = sorted(set(commits.filter(there)["metarange_id"].to_pylist()))

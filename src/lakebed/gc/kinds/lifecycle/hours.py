@@ -438,11 +438,7 @@ def hours_of(rows: pa.Table, rule_of: Integers | int, periods: tuple[Periods, ..
 
 
 async def read_pieces(store: ObjectStore, pieces: Pieces, table: Table) -> AsyncIterator[pa.Table]:
-    """Yield a table for each part.
-
-    Raises:
-        BadInput: a part is missing or altered.
-    """
+    """Yield a table for each part, or raise BadInput."""
     for part in pieces.parts:
         yield decode(table, await read_part(store, pieces.folder, part), part)
 

@@ -129,11 +129,7 @@ class Learned:
 
 
 async def read_known(store: ObjectStore, run_id: str, saved: KnownDues) -> Base:
-    """Read the saved state of an earlier run.
-
-    Raises:
-        BadInput: a part is missing or altered.
-    """
+    """Read the saved state of an earlier run, or raise BadInput."""
     ranges: dict[str, ReadRange] = {}
     async for rows in read_pieces(store, saved.ranges, READ_RANGES):
         ranges |= known_ranges(rows, saved.terms)
@@ -153,12 +149,10 @@ async def learn(
     changed_max: float = CHANGED_MAX,
     suffix: str = "",
 ) -> Learned:
-    """Return the ranges of the history, and the hour from which each object is due. Takes over the hours of `base`.
+    """Return the ranges of the history, and the hour from which each object is due, or raise BadInput, EmptyLiveSet or
+    TaskCorrupt. Takes over the hours of `base`.
 
     If more than the share `changed_max` of all ranges must be read, read all of them without `base`.
-
-    Raises:
-        BadInput, EmptyLiveSet, TaskCorrupt: an input is missing, unreadable or altered.
     """
     read = partial(
         sort_ranges,

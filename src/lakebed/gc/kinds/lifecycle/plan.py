@@ -158,11 +158,7 @@ async def _plan(
 async def _choose(
     context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode
 ) -> tuple[Base | None, str]:
-    """Return the state of an earlier run to go on from, or None for a clean run, and the reason for people.
-
-    Raises:
-        Conflict: the mode allows only an optimised run, and none is possible.
-    """
+    """Return the state of an earlier run to go on from, or None for a clean run, and the reason for people."""
     if mode is Mode.CLEAN:
         return None, "asked for"
     try:
@@ -178,11 +174,7 @@ async def _choose(
 
 
 def policy_of(prepared: PreparedCommits) -> Policy:
-    """Return the policy in force.
-
-    Raises:
-        NoPolicy: no policy is set.
-    """
+    """Return the policy in force, or raise NoPolicy."""
     if not prepared.policy:
         raise NoPolicy(NO_POLICY)
     return check_policy(prepared.policy.encode())

@@ -143,20 +143,14 @@ def pinned_commits(refs: pa.Table, policy: Policy) -> set[str]:
 
 
 def check_found(reached: Reached, ranges: int) -> None:
-    """Check that commits with entries have ranges.
-
-    Raises:
-        EmptyLiveSet: commits have entries, but there are no ranges.
-    """
+    """Check that commits with entries have ranges, or raise EmptyLiveSet."""
     if reached.metaranges.num_rows and not ranges:
         raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
 
 
 def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: Policy) -> Ranges:
-    """Separate the ranges (MASKED_RANGES) that may have due rows from the others. `masks` are their masks by number.
-
-    Raises:
-        EmptyLiveSet: commits have entries, but no range was read.
+    """Separate the ranges (MASKED_RANGES) that may have due rows from the others, or raise EmptyLiveSet. `masks` are
+    their masks by number.
     """
     check_found(reached, ranges.num_rows)
     mask_of = ranges["mask"].to_numpy()

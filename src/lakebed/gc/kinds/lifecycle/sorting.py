@@ -174,11 +174,7 @@ def _numbered(files: pa.Table) -> tuple[pa.Table, list[Terms]]:
 
 
 async def due_in(task: Task, share: pa.Table) -> pa.Table:
-    """Return the DUE_RANGES in a share of `Ranges.due`.
-
-    Raises:
-        BadInput: a file is missing or altered.
-    """
+    """Return the DUE_RANGES in a share of `Ranges.due`, or raise BadInput."""
     if not ListedRanges(share).in_files:
         return share
     found = [rows async for _, rows in task.ahead(_due_files(share), lambda one: _read_due(task.store, *one))]
@@ -197,11 +193,7 @@ async def _read_due(store: ObjectStore, part: Part, numbers: Sequence[int]) -> p
 
 
 async def in_rows(context: RunContext, ranges: Ranges) -> Ranges:
-    """Return the same ranges as rows, not in files.
-
-    Raises:
-        BadInput: a file is missing or altered.
-    """
+    """Return the same ranges as rows, not in files, or raise BadInput."""
     if not ListedRanges(ranges.due).in_files:
         return ranges
     files, read = _due_files(ranges.due), lambda one: _read_due(context.store, *one)

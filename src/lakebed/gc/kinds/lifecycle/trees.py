@@ -263,12 +263,9 @@ class RangeMasks:
     _mask_of: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
     async def add(self, store: ObjectStore, parts: Sequence[TreePart], masks: Mapping[str, int]) -> None:
-        """Add the ranges of these parts. `masks` belong to metaranges or to sublists.
+        """Add the ranges of these parts, or raise BadInput. `masks` belong to metaranges or to sublists.
 
         Skip trees without a mask, and ranges that only these have.
-
-        Raises:
-            BadInput: a part is missing or altered.
         """
         waiting: list[tuple[pa.Table, Integers]] = []
         for part in parts:
@@ -287,11 +284,7 @@ class RangeMasks:
             self._merge(waiting)
 
     async def add_wide(self, store: ObjectStore, parts: Sequence[TreePart], masks: Mapping[str, int]) -> None:
-        """Add the masks of wide metaranges to their sublists. Adds no range.
-
-        Raises:
-            BadInput: a part is missing or altered.
-        """
+        """Add the masks of wide metaranges to their sublists, or raise BadInput. Adds no range."""
         for part in parts:
             trees = decode(TREES, await read_part(store, part.folder, part.trees), part.trees)
             sublists = decode(TREE_SUBLISTS, await read_part(store, part.folder, part.ranges), part.ranges)
@@ -390,12 +383,10 @@ async def read_new(
     folder: str,
     tell: Callable[[str], None],
 ) -> tuple[TreeParts, RangeMasks]:
-    """Read the metaranges with these masks that are in no known part, and write them into parts in `folder`.
+    """Read the metaranges with these masks that are in no known part, and write them into parts in `folder`, or raise
+    BadInput.
 
     Return the new parts, and the masks of the ranges of known parts and of all sublists.
-
-    Raises:
-        BadInput: a part is missing or altered.
     """
     found = RangeMasks()
     await found.add(store, known.narrow, masks)

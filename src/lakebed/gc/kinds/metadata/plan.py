@@ -175,11 +175,7 @@ def make(limits: Limits) -> Metadata:
 
 
 async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
-    """Return the branch that the last file of symlinks names.
-
-    Raises:
-        ObjectCorrupt: the file names no branch.
-    """
+    """Return the branch that the last file of symlinks names."""
     try:
         return msgspec.json.decode(await store.get(last.key), type=SymlinksFile).branch
     except msgspec.MsgspecError as error:
@@ -189,10 +185,8 @@ async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
 async def without_ids(
     context: RunContext, special: Special, metaranges: pa.ChunkedArray, ranges: ListedRanges
 ) -> pa.Table:
-    """Return the TREE_FILES whose ids are not among these. Reads each input once, and keeps 8 bytes of each id.
-
-    Raises:
-        BadInput: a part is missing or was changed.
+    """Return the TREE_FILES whose ids are not among these, or raise BadInput. Reads each input once, and keeps 8 bytes
+    of each id.
     """
     named = [_beginnings(metaranges), *[_beginnings(some["range_id"]) async for some in ranges.each(context)]]
     in_order = np.sort(np.concatenate(named))
@@ -209,11 +203,7 @@ _BEGINNING_DIGITS: Final = 16
 
 
 def _beginnings(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """Return the first 64 bits of each id.
-
-    Raises:
-        BadInput: a value is not an id.
-    """
+    """Return the first 64 bits of each id."""
     is_whole = pc.all(pc.equal(pc.binary_length(ids), _ID_DIGITS), min_count=0).as_py()
     digits = pc.binary_slice(ids.cast(pa.binary()), 0, _BEGINNING_DIGITS)
     width = _BEGINNING_DIGITS

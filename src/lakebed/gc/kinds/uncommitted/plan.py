@@ -218,11 +218,7 @@ def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptio
 
 
 async def _issued(context: RunContext, run: StartedRun, slices: Sequence[int]) -> Issued:
-    """Return the addresses handed out in these slices. The service read them before the listing.
-
-    Raises:
-        BadInput: the service did not read them.
-    """
+    """Return the addresses handed out in these slices. The service read them before the listing."""
     if run.uploads is None:
         raise BadInput("the server did not say which addresses are handed out", input="uploads")
     rows = await context.read(run.uploads, messages.UNCOMMITTED)

@@ -184,9 +184,5 @@ class DeferredRuns:
         return messages.decode_deferred(data, run.run_id).garbage
 
     async def part(self, garbage: messages.Manifest, part: messages.Part) -> pa.Table:
-        """Read one part of a table GARBAGE and check it against its manifest.
-
-        Raises:
-            BadInput: the part is missing or changed.
-        """
+        """Read one part of a table GARBAGE and check it against its manifest, or raise BadInput."""
         return await read_garbage(self._versions, garbage, part)

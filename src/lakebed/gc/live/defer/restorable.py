@@ -147,11 +147,7 @@ class Restorable:
         return None if position.has_found else replace(position, is_lost=True)
 
     async def _tell(self, body: Restore, position: Place) -> Place:
-        """Search some ledger files, newest first, for the fate of the objects, and return the next place.
-
-        Raises:
-            NotRestorable: always at the end, with the fate of the objects.
-        """
+        """Search some ledger files, newest first, for the fate of the objects, and return the next place."""
         what = body.path or f"run {body.run_id}"
         # The ledger does not have an undone run: it deleted no object.
         if body.run_id and await self._retired.undone([RunId(body.run_id)]):

@@ -59,11 +59,7 @@ class DueNames:
     _pinned: npt.NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute the branches and the pin of each commit.
-
-        Raises:
-            BrokenHistory: a ref or a commit names a commit without a record.
-        """
+        """Compute the branches and the pin of each commit, or raise BrokenHistory."""
         refs = self.snapshot.refs
         commits = pa.concat_tables(self.snapshot.commits_tables())
         # Intents, and refs that are being made, hold their commits beside the branches (NO_BRANCH).

@@ -56,11 +56,7 @@ class TableLosses:
         self._reader = reader
 
     async def find(self, run_id: str, body: messages.FindTables) -> messages.BrokenTables:
-        """Return the tables that reach one of the plan's files.
-
-        Raises:
-            BadInput: the files of the plan cannot be read.
-        """
+        """Return the tables that reach one of the plan's files, or raise BadInput."""
         if not body.files.folder.startswith(messages.run_folder(body.kind, messages.check_run_id(run_id))):
             raise messages.BadInput(f"{body.files.folder} is not of run {run_id}", input=messages.TABLE_FILES.name)
         files = await self._read(body.files)

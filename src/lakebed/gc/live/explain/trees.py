@@ -43,12 +43,10 @@ class CommittedParts:
 async def committed_steps(
     versions: Versions, *, default_branch: str
 ) -> AsyncGenerator[WhyProgress | CommittedParts, None]:
-    """Count the objects of other branch heads, of tags and of other commits, beyond the default branch's head.
+    """Count the objects of other branch heads, of tags and of other commits, beyond the default branch's head, or raise
+    Corrupt.
 
     Each part excludes objects of earlier parts. Reads every commit record. Yields steps, then the parts.
-
-    Raises:
-        Corrupt: a file of a tree is missing or altered.
     """
     snapshot: Snapshot | None = None
     async for step in counted_snapshot(versions):

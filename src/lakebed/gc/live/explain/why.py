@@ -408,11 +408,7 @@ class Why:
 
 
 def check_question(*, address: str, ref: str, path: str) -> None:
-    """Check that the question has an address, or a ref and a path.
-
-    Raises:
-        Invalid: it has neither or both.
-    """
+    """Check that the question has an address, or a ref and a path, or raise Invalid."""
     if bool(address) == bool(ref and path) or bool(address and (ref or path)):
         raise Invalid("say an address, or a ref and a path")
 

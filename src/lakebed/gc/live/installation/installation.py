@@ -198,11 +198,7 @@ class Installation:
                 return after
 
     async def _overtake(self) -> None:
-        """Stop each apply in progress in the namespace at its next check. Call it after the marks are put.
-
-        Raises:
-            OtherInstallation: other applies keep beginning.
-        """
+        """Stop each apply in progress in the namespace at its next check. Call it after the marks are put."""
         # An apply may belong to an earlier repository that does not know this one's names. An apply that claims its
         # number later asks the live side again before it deletes, which sees the marks.
         store = self._versions.objectstore

@@ -148,11 +148,7 @@ class Expiring:
         return record
 
     async def _look_at(self, commits: list[CommitId], *, may_miss: bool = False) -> tuple[list[str], int]:
-        """Return the distinct branches that these commits were made for, and the run's `unpublished_ms` (RunRecord).
-
-        Raises:
-            BadInput: a commit does not exist in this repository, and not `may_miss`.
-        """
+        """Return the distinct branches that these commits were made for, and the run's `unpublished_ms` (RunRecord)."""
         branches, unpublished_ms = set[str](), list[int]()
         for start in range(0, len(commits), WRITE_BATCH):
             batch = commits[start : start + WRITE_BATCH]
@@ -330,11 +326,7 @@ class Expiring:
 
 
 async def read_garbage(versions: Versions, garbage: messages.Manifest, part: messages.Part) -> pa.Table:
-    """Read one part of a table GARBAGE and check it against its manifest.
-
-    Raises:
-        BadInput: the part is missing or changed.
-    """
+    """Read one part of a table GARBAGE and check it against its manifest, or raise BadInput."""
     name = garbage.folder + part.name
     try:
         data = await versions.objectstore.get(name)
@@ -345,11 +337,7 @@ async def read_garbage(versions: Versions, garbage: messages.Manifest, part: mes
 
 
 def _by_rule(rows: pa.Table, rules: Sequence[str]) -> Iterator[tuple[int, Numbers, Numbers, list[str]]]:
-    """Yield for each rule: its index, slices with a sequence each, and addresses outside of slices.
-
-    Raises:
-        BadInput: the policy does not have a rule that the plan names.
-    """
+    """Yield for each rule: its index, slices with a sequence each, and addresses outside of slices."""
     for text in pc.unique(rows["rule"]).to_pylist():
         if text not in rules:
             raise messages.BadInput(f"the plan names a rule that its policy does not have: {text}", rule=text)

@@ -108,22 +108,16 @@ class Snapshot:
         return replace(self, swept=self.swept | own) if own else self
 
     def kept(self, rules: Rules, *, now_ms: int) -> set[CommitId]:
-        """Return the commits that the rules keep, and those named by a branch, an intent, or a tag where tags pin.
+        """Return the commits that the rules keep, and those named by a branch, an intent, or a tag where tags pin, or
+        raise BrokenHistory.
 
         Refs that are still being made are included.
-
-        Raises:
-            BrokenHistory: a ref or a commit names a commit without a record.
         """
         kept = self.roots(tags_pin=rules.tags_pin).kept(rules, now_ms=now_ms)
         return set(texts(self.commits.column("id")).filter(pa.array(kept)).to_pylist())
 
     def roots(self, *, tags_pin: bool) -> Roots:
-        """Return the inputs of retention rules.
-
-        Raises:
-            BrokenHistory: a ref or a commit names a commit without a record.
-        """
+        """Return the inputs of retention rules, or raise BrokenHistory."""
         ids = texts(self.commits.column("id"))
         heads = [(name, commit) for kind, name, commit, _ in self.refs if kind == "branch"]
         pins = ("intent", "tag") if tags_pin else ("intent",)

@@ -95,20 +95,12 @@ class Inputs:
         return await self.complete(table, name, parts)
 
     async def check_complete(self, name: str) -> None:
-        """Check that this input was read to its end.
-
-        Raises:
-            OutOfOrder: the input is not complete.
-        """
+        """Check that this input was read to its end, or raise OutOfOrder."""
         if not await self._is_complete(name):
             raise OutOfOrder(f"run {self.run_id} must read {name} to its end first", run_id=self.run_id)
 
     async def check_not_complete(self, name: str) -> None:
-        """Check that this input may still be written.
-
-        Raises:
-            OutOfOrder: the input is complete already.
-        """
+        """Check that this input may still be written, or raise OutOfOrder."""
         if await self._is_complete(name):
             raise OutOfOrder(f"run {self.run_id} has read {name} already", run_id=self.run_id)
 
@@ -153,11 +145,7 @@ class Inputs:
         await self.write_table(messages.EXPIRED, name, pa.table([ids], schema=messages.arrow_schema(messages.EXPIRED)))
 
     async def read_swept(self, *, attempt: str = "") -> frozenset[CommitId]:
-        """Return the commits that `write_swept` stored.
-
-        Raises:
-            BadInput: the file is missing or altered.
-        """
+        """Return the commits that `write_swept` stored, or raise BadInput."""
         name = _swept_name(attempt)
         path = messages.manifest_path(self.kind, self.run_id, name)
         try:
@@ -186,11 +174,7 @@ class Inputs:
         await self._objectstore.put(self._closed_path(attempt), msgspec.json.encode(slices))
 
     async def read_closed(self, attempt: str) -> tuple[str, ...]:
-        """Return the names that `write_closed` stored.
-
-        Raises:
-            BadInput: the file is missing or unreadable.
-        """
+        """Return the names that `write_closed` stored, or raise BadInput."""
         path = self._closed_path(attempt)
         try:
             return msgspec.json.decode(await self._objectstore.get(path), type=tuple[str, ...])
@@ -201,11 +185,7 @@ class Inputs:
         return f"{messages.run_folder(self.kind, self.run_id)}closed.{attempt}.json"
 
     async def read_table(self, table: messages.Table, manifest: messages.Manifest) -> pa.Table:
-        """Return the rows of an input.
-
-        Raises:
-            BadInput: not an input of this run and table, or a part is missing, short or altered.
-        """
+        """Return the rows of an input, or raise BadInput."""
         if messages.check_manifest(manifest, name=manifest.folder) is not table:
             raise messages.BadInput(f"{manifest.folder} is no {table.name} table", input=manifest.table)
         # Collectors send manifests: never read outside of the run's folder.

@@ -54,11 +54,7 @@ class JobBook:
     # For the worker of a job
 
     async def begin(self, request: Request, *, by: str) -> JobView:
-        """Record a new job as the running one.
-
-        Raises:
-            JobRunning: a job is running or starting.
-        """
+        """Record a new job as the running one, or raise JobRunning."""
         now_ms = self._ports.clock.now_ms()
         held = await self._records.get(RUNNING)
         if held is not None:
@@ -117,11 +113,7 @@ class JobBook:
     # For readers
 
     async def get(self, job_id: str) -> JobView:
-        """Return a job.
-
-        Raises:
-            NotFound: no job has this id.
-        """
+        """Return a job, or raise NotFound."""
         held = await self._records.get(JOB + job_id.encode())
         if held is None:
             raise NotFound(f"there is no job {job_id}", job=job_id)

@@ -47,11 +47,7 @@ class RunBook:
     # Records
 
     async def read(self, run_id: RunId) -> tuple[RunRecord, Held]:
-        """Return the record of a run.
-
-        Raises:
-            RunNotFound: no run has this id.
-        """
+        """Return the record of a run, or raise RunNotFound."""
         record = await self._versions.retired.find_run(run_id)
         if record is None:
             raise RunNotFound(f"there is no collection run {run_id}", run_id=run_id)
@@ -428,11 +424,7 @@ class Planners:
         return "" if record is None else record.by
 
     async def run(self, run_id: str) -> RunView:
-        """Return a run with its planner.
-
-        Raises:
-            RunNotFound: no run has this id.
-        """
+        """Return a run with its planner, or raise RunNotFound."""
         id_ = check_run_id(run_id)
         record, _ = await self._runs.read(id_)
         return replace(await self._runs.view(id_, record), planned_by=await self.of(id_))

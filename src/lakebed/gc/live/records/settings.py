@@ -80,11 +80,7 @@ class VersionedSetting(Generic[R]):
         return self._empty if held is None else self._decode(held.value)
 
     async def version(self, version: int) -> R:
-        """Return this version of the setting.
-
-        Raises:
-            NotFound: the setting never had this version.
-        """
+        """Return this version of the setting, or raise NotFound."""
         current = await self.read()
         if version == current.version:
             return current
@@ -308,11 +304,7 @@ class PolicyBook(VersionedSetting[PolicyRecord]):
         return await self.change(next_of, expected=expected), warnings
 
     async def in_force(self) -> tuple[int, Policy]:
-        """Return the version in force and its policy.
-
-        Raises:
-            PolicyNotFound: no policy is set.
-        """
+        """Return the version in force and its policy, or raise PolicyNotFound."""
         record = await self.read()
         if record.policy is None:
             raise PolicyNotFound("no lifecycle policy is set for this repository")
@@ -396,11 +388,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         return written, (*runs, RUN_ID) if await self._versions.hard_delete.is_deleting() else runs
 
     async def _commit_id(self, expression: str) -> CommitId:
-        """Return the commit that `expression` names. A full commit id never names a branch or tag.
-
-        Raises:
-            RefNotFound: no commit matches.
-        """
+        """Return the commit that `expression` names. A full commit id never names a branch or tag."""
         commit_id = await self._versions.refs.resolve_commit(expression)
         if is_commit_id(expression) and commit_id != expression:
             raise RefNotFound("not found", ref=expression)

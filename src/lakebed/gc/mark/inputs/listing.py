@@ -359,11 +359,7 @@ class Special:
 
 
 async def read_tree_files(store: ObjectStore, pieces: Pieces) -> AsyncIterator[pa.Table]:
-    """Yield TREE_FILES, one part at a time.
-
-    Raises:
-        BadInput: a part is missing or was changed.
-    """
+    """Yield TREE_FILES, one part at a time, or raise BadInput."""
     for part in pieces.parts:
         yield decode(TREE_FILES, await read_part(store, pieces.folder, part), part)
 

@@ -95,10 +95,8 @@ class Judged:
 
 
 def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Judged:
-    """Judge COMMITS and REFS (tables of `lakebed.gc.messages`) by the retention rules. Takes about 0.6 µs a commit.
-
-    Raises:
-        BrokenHistory: a ref or a commit names a commit without a record.
+    """Judge COMMITS and REFS (tables of `lakebed.gc.messages`) by the retention rules, or raise BrokenHistory. Takes
+    about 0.6 µs a commit.
     """
     ids = commits["id"].combine_chunks()
     first_parent, heads, pinned = _roots(ids, commits["parents"].combine_chunks(), refs, rules)
@@ -253,11 +251,7 @@ def _last_of_each(ids: pa.Array, kept: Flags, created_ms: npt.NDArray[np.int64])
 
 
 def check_live(metaranges: pa.Table, live_ranges: int) -> None:
-    """Check that kept commits with entries have ranges.
-
-    Raises:
-        EmptyLiveSet: no range of the kept commits was read: an input is missing.
-    """
+    """Check that kept commits with entries have ranges, or raise EmptyLiveSet."""
     if not live_ranges and pc.any(metaranges["is_live"]).as_py():
         raise EmptyLiveSet("commits with entries are kept, but no range of theirs was read")
 
@@ -464,11 +458,7 @@ async def merge_live(engine: Engine, dealt: Bucketed, *, folder: str) -> Pieces:
 
 
 async def read_live(store: ObjectStore, live: Pieces) -> pa.Table:
-    """Read LIVE.
-
-    Raises:
-        BadInput: a part is missing or differs.
-    """
+    """Read LIVE, or raise BadInput."""
     tables = [decode(LIVE, await read_part(store, live.folder, part), part) for part in live.parts]
     return pa.concat_tables([LIVE.schema.empty_table(), *tables]).combine_chunks()
 

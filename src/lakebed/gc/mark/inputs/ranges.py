@@ -157,11 +157,7 @@ class ListedRanges:
         return ListedRanges(self.rows.filter(self.rows["is_live"] if live else pc.invert(self.rows["is_live"])))
 
     async def each(self, context: RunContext) -> AsyncIterator[pa.Table]:
-        """Yield RANGES, some at a time.
-
-        Raises:
-            BadInput: a file is missing or altered.
-        """
+        """Yield RANGES, some at a time, or raise BadInput."""
         if not self.in_files:
             yield self.rows
             return
@@ -180,11 +176,7 @@ class ListedRanges:
 
 
 async def ranges_in(task: Task, share: pa.Table) -> pa.Table:
-    """Return the ranges of a share of `ListedRanges.rows`.
-
-    Raises:
-        BadInput: a file is missing or altered.
-    """
+    """Return the ranges of a share of `ListedRanges.rows`, or raise BadInput."""
     if not ListedRanges(share).in_files:
         return share
     found = [rows async for _, rows in task.ahead(parts_of(share), partial(_read_file, task.store))]

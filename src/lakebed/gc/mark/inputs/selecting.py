@@ -25,11 +25,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def read_rows(id_: RangeId, data: bytes, count: int, selection: Selection, *, also: Iterable[str] = ()) -> pa.Table:
-    """Return the rows of a range with the columns that selecting needs, and those in `also`.
-
-    Raises:
-        RangeCorrupt: rows are missing.
-    """
+    """Return the rows of a range with the columns that selecting needs, and those in `also`, or raise RangeCorrupt."""
     columns = ["key", "slice", "sequence", "address", *also]
     columns += [name for name, wanted in (("checksum", selection.digests), ("metadata", selection.metadata)) if wanted]
     rows = decode_range(id_, data, list(dict.fromkeys(columns)))

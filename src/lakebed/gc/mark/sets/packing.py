@@ -218,11 +218,7 @@ class Unpacked:
 
 
 def unpack(candidates: pa.Table) -> Unpacked:
-    """Unpack CANDIDATES of slices.
-
-    Raises:
-        BadInput: arrays that are not parallel.
-    """
+    """Unpack CANDIDATES of slices, or raise BadInput."""
     counts = pc.divide(pc.binary_length(candidates["sequences"]), 4).to_numpy().astype(np.int64)
     check_parallel(candidates, counts)
     return Unpacked(
@@ -235,11 +231,7 @@ def unpack(candidates: pa.Table) -> Unpacked:
 
 
 def check_parallel(candidates: pa.Table, counts: npt.NDArray[np.int64]) -> None:
-    """Check the lengths of the arrays of CANDIDATES.
-
-    Raises:
-        BadInput: a row has another number of sizes or instants than of objects.
-    """
+    """Check the lengths of the arrays of CANDIDATES, or raise BadInput."""
     for name in ("sizes", "seen_ms"):
         if not np.array_equal(pc.binary_length(candidates[name]).to_numpy(), 8 * counts):
             raise BadInput(f"candidates: {name} do not run in parallel with the addresses", column=name)
@@ -373,11 +365,8 @@ class Rows(NamedTuple):
 
 
 def each_once(causes: pa.Table, rows: Rows, *, all_names: bool = False) -> pa.Table:
-    """Return VERDICTS: each object once; by slice, then sequence. `causes` has the columns CAUSE, and may have others.
-    See `subtract` for `all_names`.
-
-    Raises:
-        BadInput: a sequence beyond the largest address.
+    """Return VERDICTS, or raise BadInput: each object once; by slice, then sequence. `causes` has the columns CAUSE,
+    and may have others. See `subtract` for `all_names`.
     """
     objects = [rows.sequences, rows.slices]
     chosen = _last_of_each(objects, rows.seen_ms, _ranks(causes)[rows.causes], rows.paths, rows.seen_in)

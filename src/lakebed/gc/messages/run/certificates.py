@@ -188,18 +188,10 @@ def encode_certificate(certificate: Certificate) -> bytes:
 
 
 def decode_certificate(data: bytes) -> Certificate:
-    """Decode a certificate.
-
-    Raises:
-        BadInput: the file is unreadable, changed, or of an unknown format.
-    """
+    """Decode a certificate, or raise BadInput."""
     return unseal(data, Certificate, name="certificate", what="certificate", format_number=CERTIFICATE_FORMAT)
 
 
 def decode_head(data: bytes) -> CertificateHead:
-    """Return the head of a certificate, without decoding its objects.
-
-    Raises:
-        BadInput: see `decode_certificate`.
-    """
+    """Return the head of a certificate, without decoding its objects, or raise BadInput."""
     return unseal(data, CertificateHead, name="certificate", what="certificate", format_number=CERTIFICATE_FORMAT)

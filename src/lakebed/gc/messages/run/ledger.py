@@ -148,29 +148,19 @@ def encode_ledger(rows: pa.Table) -> bytes:
 
 
 def ledger_groups(data: bytes, *, name: str) -> list[int]:
-    """Return the number of rows in each row group of a file.
-
-    Raises:
-        BadInput: the file is not a ledger file.
-    """
+    """Return the number of rows in each row group of a file, or raise BadInput."""
     return group_rows_of(data, name=name)
 
 
 def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Table:
-    """Return the LEDGER rows of one file, or of one of its row groups. `name`: the file's name in the error.
-
-    Raises:
-        BadInput: the file is not a ledger file, or is of an older release.
+    """Return the LEDGER rows of one file, or of one of its row groups, or raise BadInput. `name`: the file's name in
+    the error.
     """
     return decode_part(LEDGER, data, name=name, group=group)
 
 
 def decode_record(names: Sequence[str], data: Sequence[bytes]) -> pa.Table:
-    """Return the LEDGER rows of a record, given the names and bytes of its files from the first on.
-
-    Raises:
-        BadInput: see `decode_ledger`.
-    """
+    """Return the LEDGER rows of a record, given names and bytes of its files from the first on, or raise BadInput."""
     return fold([decode_ledger(bytes_, name=name) for name, bytes_ in zip(names, data, strict=True)])
 
 
@@ -387,11 +377,7 @@ def encode_report(report: RunReport) -> bytes:
 
 
 def decode_report(data: bytes, *, name: str) -> RunReport:
-    """Decode a report.
-
-    Raises:
-        BadInput: the file is not a report, or has an unknown format.
-    """
+    """Decode a report, or raise BadInput."""
     report = read_json(data, RunReport, what=f"report {name}", name=name)
     if report.format != REPORT_FORMAT:
         raise BadInput(f"report {name} has the unknown format {report.format}", input=name)

@@ -153,11 +153,7 @@ def claims_in(keys: Iterable[str]) -> list[str]:
 
 
 def next_claim(claims: Sequence[str]) -> str:
-    """Return the key of the claim that overtakes these claims, which are in order of number.
-
-    Raises:
-        NoClaimLeft: the last number is taken.
-    """
+    """Return the key of the claim that overtakes these claims, which are in order of number, or raise NoClaimLeft."""
     number = int(claims[-1].removeprefix(APPLYING_PREFIX).removesuffix(".json")) + 1 if claims else 1
     if number == NUMBERS_MAX:
         raise NoClaimLeft(f"there is no number after {claims[-1]}, which no apply made: remove it")

@@ -270,11 +270,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes, run_id: str) -> Plan:
-    """Decode a plan.
-
-    Raises:
-        BadInput: the file is unreadable, changed, of an unknown format, or another run's.
-    """
+    """Decode a plan, or raise BadInput."""
     return _unseal_of_run(data, Plan, run_id, name="plan", what=f"plan of run {run_id}", format_number=PLAN_FORMAT)
 
 
@@ -313,11 +309,7 @@ def encode_deferred(deferred: Deferred) -> bytes:
 
 
 def decode_deferred(data: bytes, run_id: str) -> Deferred:
-    """Decode a list of deferred objects.
-
-    Raises:
-        BadInput: the file is unreadable, changed, of another format, or another run's.
-    """
+    """Decode a list of deferred objects, or raise BadInput."""
     what = f"list of what run {run_id} defers"
     return _unseal_of_run(data, Deferred, run_id, name="deferred", what=what, format_number=DEFERRED_FORMAT)
 
@@ -344,11 +336,7 @@ RECHECK: Final = "recheck."
 
 
 def decode_recheck(data: bytes, *, name: str) -> Cleared:
-    """Decode a recheck.
-
-    Raises:
-        BadInput: the file is unreadable.
-    """
+    """Decode a recheck, or raise BadInput."""
     return read_json(data, Cleared, what=name, name="recheck")
 
 
@@ -461,11 +449,7 @@ def encode_saved(saved: Saved | SavedDues) -> bytes:
 
 
 def decode_saved(data: bytes, run_id: str) -> Saved:
-    """Decode the saved state of a run of uncommitted data.
-
-    Raises:
-        BadInput: the file is unreadable, changed, of another format, or another run's.
-    """
+    """Decode the saved state of a run of uncommitted data, or raise BadInput."""
     return _unseal_saved(data, Saved, run_id)
 
 
@@ -490,11 +474,7 @@ def seal(value: msgspec.Struct, *, name: str, format_number: int) -> bytes:
 
 
 def unseal(data: bytes, kind: type[T], *, name: str, what: str, format_number: int) -> T:
-    """Decode a sealed value. `what` names it in the error.
-
-    Raises:
-        BadInput: the file is unreadable, changed, or of another format.
-    """
+    """Decode a sealed value, or raise BadInput. `what` names it in the error."""
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         if envelope.format != format_number:

@@ -288,11 +288,7 @@ def manifest_of(table: Table, folder: str, parts: Iterable[Part]) -> Manifest:
 
 
 def read_json(data: bytes, type_: type[T], *, what: str, name: str) -> T:
-    """Decode a file. `what` and `name` are for the error.
-
-    Raises:
-        BadInput: the file is unreadable.
-    """
+    """Decode a file, or raise BadInput. `what` and `name` are for the error."""
     try:
         return msgspec.json.decode(data, type=type_)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -304,11 +300,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, *, name: str) -> Manifest:
-    """Decode a manifest. `name`: the manifest's name in errors.
-
-    Raises:
-        BadInput: the data is not a manifest, its format or table version is unknown, or its sums are wrong.
-    """
+    """Decode a manifest, or raise BadInput. `name`: the manifest's name in errors."""
     manifest = read_json(data, Manifest, what=f"manifest {name}", name=name)
     check_manifest(manifest, name=name)
     return manifest
@@ -363,11 +355,7 @@ def check_listing(manifest: Manifest, listed: Mapping[str, int]) -> list[str]:
 
 
 def check_part(manifest: Manifest, part: Part, data: bytes) -> None:
-    """Check that the bytes are those in the manifest.
-
-    Raises:
-        BadInput: their length or digest differs.
-    """
+    """Check that the bytes are those in the manifest, or raise BadInput."""
     where = f"{manifest.folder}{part.name}"
     if len(data) != part.size_bytes:
         raise BadInput(f"{where} has {len(data)} bytes instead of {part.size_bytes}", part=part.name)
@@ -376,11 +364,7 @@ def check_part(manifest: Manifest, part: Part, data: bytes) -> None:
 
 
 def check_rows(manifest: Manifest, rows_read: int) -> None:
-    """Check that the rows read are as many as the writer wrote.
-
-    Raises:
-        BadInput: the numbers differ.
-    """
+    """Check that the rows read are as many as the writer wrote, or raise BadInput."""
     if rows_read != manifest.rows:
         raise BadInput(f"{manifest.folder} gave {rows_read} rows instead of {manifest.rows}", input=manifest.table)
 
@@ -452,11 +436,7 @@ class PartWriter:
 
 
 def group_rows_of(data: bytes, *, name: str) -> list[int]:
-    """Return the number of rows in each row group. `name`: the file's name in the error.
-
-    Raises:
-        BadInput: the data is not Parquet.
-    """
+    """Return the number of rows in each row group, or raise BadInput. `name`: the file's name in the error."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(data))
     except (pa.ArrowException, OSError) as error:
@@ -489,12 +469,9 @@ def decode_part(
     version: int | None = None,
     group: int | None = None,
 ) -> pa.Table:
-    """Return all columns, or `columns`, of a file of this table, or of one row group.
+    """Return all columns, or `columns`, of a file of this table, or of one row group, or raise BadInput.
 
     `version`: the file's version of the table; None is the newest. `name`: the file's name in the error.
-
-    Raises:
-        BadInput: the data is not Parquet, cut short, or lacks a declared column.
     """
     try:
         names = list(table.names() if columns is None else columns)
@@ -514,10 +491,8 @@ def decode_part(
 def read_part(
     manifest: Manifest, table: Table, part: Part, data: bytes, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return one part, or some of its columns, after checking every byte and the row count against the manifest.
-
-    Raises:
-        BadInput: the part differs from the manifest.
+    """Return one part, or some of its columns, after checking every byte and the row count against the manifest, or
+    raise BadInput.
     """
     check_part(manifest, part, data)
     where = f"{manifest.folder}{part.name}"
@@ -528,11 +503,7 @@ def read_part(
 
 
 def join_parts(manifest: Manifest, table: Table, parts: list[pa.Table]) -> pa.Table:
-    """Return all parts of an input as one table, in the manifest's order.
-
-    Raises:
-        BadInput: rows are missing.
-    """
+    """Return all parts of an input as one table, in the manifest's order, or raise BadInput."""
     whole = pa.concat_tables(parts) if parts else arrow_schema(table).empty_table()
     check_rows(manifest, whole.num_rows)
     return whole

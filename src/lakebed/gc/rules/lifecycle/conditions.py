@@ -37,11 +37,7 @@ class Condition(NamedTuple):
 
 
 def parse_condition(text: str) -> Condition:
-    """Read a condition.
-
-    Raises:
-        InvalidCondition: the text is not a condition.
-    """
+    """Read a condition, or raise InvalidCondition."""
     reader = _Reader(text)
     found: dict[str, str] = {}
     min_size: int | None = None

@@ -118,11 +118,7 @@ def _since_ms(earliest: Mapping[str, int | None], branch: str) -> int:
 
 
 def potential_commits(history: History, earliest: Mapping[str, int | None]) -> dict[CommitId, frozenset[str]]:
-    """Return the potential commits, each with the branches that reach it.
-
-    Raises:
-        BrokenHistory: a named commit has no record.
-    """
+    """Return the potential commits, each with the branches that reach it, or raise BrokenHistory."""
     return {
         commit: branches
         # Only shown: as a source of candidates it would miss objects for good. Two idle branches with periods of 5 and

@@ -101,10 +101,8 @@ class LifecycleVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def branches_of(history: History) -> dict[CommitId, frozenset[str]]:
-    """Return the branches that reach each commit by any parent. NO_BRANCH: no branch does, or an intent names it.
-
-    Raises:
-        BrokenHistory: a named commit has no record.
+    """Return the branches that reach each commit by any parent, or raise BrokenHistory. NO_BRANCH: no branch does, or
+    an intent names it.
     """
     history.check()
     found: dict[CommitId, set[str]] = {commit: set() for commit in history.commits}
@@ -182,11 +180,8 @@ def pinned_commits(history: History, policy: Policy) -> frozenset[CommitId]:
 
 
 def only_active(history: History, policy: Policy, rules: Rules, *, now_ms: int) -> History:
-    """Return the history with the commits that expire by the retention rules marked as swept. Commits that the policy
-    pins are not marked.
-
-    Raises:
-        BrokenHistory: a named commit has no record.
+    """Return the history with the commits that expire by the retention rules marked as swept, or raise BrokenHistory.
+    Commits that the policy pins are not marked.
     """
     gone = judge_commits(history, rules, now_ms=now_ms).expired - pinned_commits(history, policy)
     commits = {id_: replace(commit, swept=commit.swept or id_ in gone) for id_, commit in history.commits.items()}

@@ -86,9 +86,5 @@ def _due_of_one(period: Period, step: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def parse_period(text: str) -> Period:
-    """Read a period.
-
-    Raises:
-        InvalidDuration: see `parse_duration`.
-    """
+    """Read a period, or raise InvalidDuration."""
     return Period(parse_duration(text))

@@ -96,12 +96,10 @@ def potential_rows(
     held: Sequence[str],
     earliest: Mapping[str, int | None],
 ) -> Potential:
-    """Return the potential commits of a table COMMITS: `potential_commits` for millions of commits, in one walk.
+    """Return the potential commits of a table COMMITS: `potential_commits` for millions of commits, in one walk, or
+    raise BrokenHistory.
 
     `branches` are the heads by name, `held` the commits that intents name.
-
-    Raises:
-        BrokenHistory: a named commit has no record.
     """
     found, names = branch_sets(commits, branches=branches, held=held)
     by_date: dict[int, int] = {}
@@ -116,12 +114,10 @@ def potential_rows(
 
 
 def branch_sets(commits: pa.Table, *, branches: Mapping[str, str], held: Sequence[str]) -> tuple[Reach, list[str]]:
-    """Return the set of branches that reach each commit of a table COMMITS, and the branches' names by bit.
+    """Return the set of branches that reach each commit of a table COMMITS, and the branches' names by bit, or raise
+    BrokenHistory.
 
     Bit 0 is NO_BRANCH. `branches` are the heads by name, `held` the commits that intents name.
-
-    Raises:
-        BrokenHistory: a named commit has no record.
     """
     names = [NO_BRANCH, *sorted(branches)]
     roots: dict[str, list[int]] = {commit: [0] for commit in held}
@@ -141,11 +137,9 @@ def reach(
     swept: npt.NDArray[np.bool_],
     nowhere: int,
 ) -> Reach:
-    """Return the set of each commit. `roots` maps named commits to the bits of the refs that name them. A commit that
-    no root reaches gets the set `nowhere`. Its ancestors get that set too, unless it was swept (`branches_of`).
-
-    Raises:
-        BrokenHistory: a parent or a root is not among `ids`.
+    """Return the set of each commit, or raise BrokenHistory. `roots` maps named commits to the bits of the refs that
+    name them. A commit that no root reaches gets the set `nowhere`. Its ancestors get that set too, unless it was swept
+    (`branches_of`).
     """
     offsets = parents.offsets.to_numpy()
     values = parents.values.slice(offsets[0], offsets[-1] - offsets[0])

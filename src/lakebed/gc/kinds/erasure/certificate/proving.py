@@ -81,11 +81,7 @@ async def find_proof(
 
 
 async def _slices_before(context: RunContext, erasure: str) -> frozenset[int]:
-    """Return the slices that existed when the erasure began.
-
-    Raises:
-        PlanMissing, BadInput: no plan records them.
-    """
+    """Return the slices that existed when the erasure began, or raise PlanMissing or BadInput."""
     plan = await read_plan(context.store, erasure)
     if plan.slices is None:
         raise messages.BadInput("an earlier release planned it", input="slices")
