@@ -28,7 +28,7 @@ from lakebed.server.state import AppState
 from .asking import Asking
 from .pages import PAGES
 from .render import FOLDER
-from .visit import Page, StrangeForm, Visit, check_sender, visitor_of
+from .visit import StrangeForm, Visit, check_sender, page_at, visitor_of
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Door:
             if not page.is_upload:
                 visit.entered = await _form_of(request, PUBLIC_BYTES_MAX if page.is_public else FORM_BYTES_MAX)
                 visit.check_token()
-        return await page.handler(visit)
+        return await page.answer(visit)
 
     async def _log_in(self, visit: Visit) -> NotAuthenticated | None:
         """Identify the user, or return the reason of the failure."""
@@ -181,7 +181,7 @@ async def _no_handler(visit: Visit) -> Response:
     raise NoSuchEndpoint(f"no page has the path {visit.here}")
 
 
-_NO_PAGE: Final = Page(method="GET", path="", operations=(), handler=_no_handler)
+_NO_PAGE: Final = page_at("")(_no_handler)
 
 
 async def _form_of(request: RestRequest, size_bytes_max: int) -> dict[str, list[str]]:

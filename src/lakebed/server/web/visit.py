@@ -42,17 +42,20 @@ MALFORMED: Final = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 """Errors of a text that was entered as JSON."""
 
 
-Handler: TypeAlias = "Callable[[Visit], Awaitable[Response]]"
+Handler: TypeAlias = Callable[..., Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Page:
-    """A page or a form: its path, the operations that it may call, and its handler."""
+    """A page or a form: its path, and its handler, which gets the visit and the arguments of the path.
+
+    `by`: the value of the query that says what the page shows.
+    """
 
     method: str
     path: str
-    operations: tuple[AnyOperation, ...]
     handler: Handler
+    by: str = ""
     # The page with the form. If a form fails, this page is shown again, with the error.
     shown_by: Page | None = None
     # No login is needed.
@@ -60,52 +63,50 @@ class Page:
     # The handler reads the body.
     is_upload: bool = False
 
+    async def answer(self, visit: Visit) -> Response:
+        """Run the handler. The path of a form may have more arguments than that of its page."""
+        return await self.handler(visit, *visit.args[: self.path.count("{")])
 
-def page_at(path: str, handler: Handler, *operations: AnyOperation, is_public: bool = False) -> Page:
-    """Return a page that is asked for with GET."""
-    return Page(method="GET", path=path, operations=operations, handler=handler, is_public=is_public)
+    def form(self, end: str = "", *, is_upload: bool = False) -> Callable[[Handler], Page]:
+        """Make a form of its handler. This page has it, and its path is that of the page, and then `end`."""
+        return form_at(self.path + end, shown_by=self, is_public=self.is_public, is_upload=is_upload)
+
+    def carry_out(
+        self, end: str, operation: AnyOperation, names: str, notice: str, *, typed: str = "", to: Page | None = None
+    ) -> Page:
+        """Make a form that calls one operation, and then shows this page, or `to`, with a notice.
+
+        `names`: the arguments of the operation, from the path, the form or the query. `typed`: the value that the user
+        types to confirm. `{name}` is a value.
+        """
+        shown = to or self
+
+        async def act(visit: Visit, *_: str) -> Response:
+            values = dict(zip(_NAME.findall(visit.page.path), visit.args, strict=True))
+            for name in names.split():
+                values.setdefault(name, visit.entry(name).strip() or visit.query(name))
+            if typed:
+                visit.check_typed(values[typed])
+            await visit.call(operation, *(values[name] for name in names.split()))
+            segments = (segment.format_map(values) for segment in shown.path[1:].split("/"))
+            query = {shown.by: values[shown.by]} if shown.by else {}
+            return visit.go(*segments, notice=notice.format_map(values), **query)
+
+        return self.form(end)(act)
+
+
+def page_at(path: str, *, by: str = "", is_public: bool = False) -> Callable[[Handler], Page]:
+    """Make a page of its handler. It is asked for with GET."""
+    return lambda handler: Page(method="GET", path=path, handler=handler, by=by, is_public=is_public)
 
 
 def form_at(
-    path: str,
-    handler: Handler,
-    *operations: AnyOperation,
-    shown_by: Page | None = None,
-    is_public: bool = False,
-    is_upload: bool = False,
-) -> Page:
-    """Return a form that a page posts."""
-    return Page(
-        method="POST",
-        path=path,
-        operations=operations,
-        handler=handler,
-        shown_by=shown_by,
-        is_public=is_public,
-        is_upload=is_upload,
+    path: str, *, shown_by: Page | None = None, is_public: bool = False, is_upload: bool = False
+) -> Callable[[Handler], Page]:
+    """Make a form of its handler. A page posts it."""
+    return lambda handler: Page(
+        method="POST", path=path, handler=handler, shown_by=shown_by, is_public=is_public, is_upload=is_upload
     )
-
-
-def carry_out(operation: AnyOperation, names: str, to: str, notice: str, *, typed: str = "") -> Handler:
-    """Return the handler of a form that calls one operation, and then shows a page with a notice.
-
-    `names`: the arguments of the operation, from the path, the form or the query. `to`: the path of the page, and
-    behind a question mark the values that it keeps. `typed`: the value that the user types to confirm. `{name}` is a
-    value.
-    """
-    path, _, kept = to.partition("?")
-
-    async def act(visit: Visit) -> Response:
-        values = dict(zip(_NAME.findall(visit.page.path), visit.args, strict=True))
-        for name in names.split():
-            values.setdefault(name, visit.entry(name).strip() or visit.query(name))
-        if typed:
-            visit.check_typed(values[typed])
-        await visit.call(operation, *(values[name] for name in names.split()))
-        segments = (segment.format_map(values) for segment in path.split("/"))
-        return visit.go(*segments, notice=notice.format_map(values), **{name: values[name] for name in kept.split()})
-
-    return act
 
 
 @dataclass(slots=True)
@@ -230,7 +231,6 @@ class Visit:
         headers: Headers | None = None,
         receive: Receive | None = None,
     ) -> AskedRequest:
-        assert operation in self.page.operations, f"{self.page.path} does not state {operation.id}"
         asked = self.asking.request(
             self.request, operation, args, query=texts_of(query), body=body, headers=headers, receive=receive
         )
@@ -345,7 +345,7 @@ class Visit:
             return None
         self.problem, self.status, self.page = message, status, self.page.shown_by
         try:
-            response = await self.page.handler(self)
+            response = await self.page.answer(self)
         except LakebedError:
             if isinstance(error, NotPermitted):
                 return None

@@ -1,5 +1,6 @@
-"""The pages, a file for each noun. This module joins the `PAGES` of all files."""
+"""The pages, a file for each noun. `PAGES` are those of all files."""
 
+from types import ModuleType
 from typing import Final
 
 from lakebed.server.web.visit import Page
@@ -21,20 +22,5 @@ from . import (
     repositories,
 )
 
-_NOUNS: Final = (
-    entering,
-    repositories,
-    objects,
-    changes,
-    commits,
-    refs,
-    quotas,
-    compare,
-    collections,
-    erasures,
-    keeping,
-    lifecycle,
-    hooks,
-    people,
-)
-PAGES: Final[tuple[Page, ...]] = tuple(page for noun in _NOUNS for page in noun.PAGES)
+_NOUNS: Final = [noun for noun in [*vars().values()] if isinstance(noun, ModuleType)]
+PAGES: Final = tuple(page for noun in _NOUNS for page in vars(noun).values() if isinstance(page, Page))

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Visit, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
-from .objects import CHOICES, ROWS, choose_ref
+from .objects import ROWS, choose_ref
 
 COUNTED: Final = 1000
 """Count at most this many changes by folder: some tens of milliseconds."""
@@ -27,8 +27,8 @@ class Tally:
     size_bytes: int = 0
 
 
-async def show(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}/changes")
+async def show(visit: Visit, name: str) -> Response:
     ref, choices = await choose_ref(visit, name)
     prefix, is_tree = visit.query("prefix"), visit.query("tree") == "1"
     changes = await visit.call(
@@ -62,17 +62,17 @@ def _sums(rows: Iterable[wire.Diff], prefix: str) -> dict[str, Tally]:
     return sums
 
 
-async def commit(visit: Visit) -> Response:
-    [name] = visit.args
+@show.form("/commit")
+async def commit(visit: Visit, name: str) -> Response:
     ref = visit.query("ref")
     body = wire.CommitCreation(message=visit.entry("message"), metadata=metadata_of(visit.entry("metadata")))
     made = await visit.call(history.COMMIT, name, ref, body=body)
     return visit.go("repositories", name, "commits", made.id, ref=ref, notice=f"Committed to {ref}.")
 
 
-async def discard(visit: Visit) -> Response:
+@show.form("/discard")
+async def discard(visit: Visit, name: str) -> Response:
     """Discard the change of one path, those of a folder or, after the branch's name was typed, all changes."""
-    [name] = visit.args
     ref, path = visit.query("ref"), visit.query("path")
     if path:
         is_folder = visit.query("folder") == "1"
@@ -98,11 +98,3 @@ def metadata_of(text: str) -> dict[str, str]:
             raise Answer(400, f"A line of metadata is written as key = value, not {line.strip()}")
         metadata[key.strip()] = value.strip()
     return metadata
-
-
-_SHOW: Final = page_at("/repositories/{repository}/changes", show, *CHOICES, history.DIFF_BRANCH)
-PAGES: Final = (
-    _SHOW,
-    form_at("/repositories/{repository}/changes/commit", commit, history.COMMIT, shown_by=_SHOW),
-    form_at("/repositories/{repository}/changes/discard", discard, history.RESET_BRANCH, shown_by=_SHOW),
-)

@@ -12,7 +12,7 @@ from lakebed.gc import messages
 from lakebed.gc.rules import plain_name
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import SEARCHED_FILES, Visit, form_at, page_at
+from lakebed.server.web.visit import SEARCHED_FILES, Visit, page_at
 
 RUNS: Final = 20
 OBJECTS: Final = 50
@@ -25,8 +25,8 @@ KINDS: Final = tuple(kind for kind in RunKind if kind.can_wait)
 """Kinds whose plans can be applied with a window. The command line plans the others."""
 
 
-async def show_all(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at(ROOT)
+async def show_all(visit: Visit, name: str) -> Response:
     kind = visit.query("shown")
     plans = await visit.call(collectors.LIST_GC_PLANS, name, kind=kind or None, after=visit.query("after"), amount=RUNS)
     runs = await visit.call(collectors.LIST_GC_RUNS, name)
@@ -59,9 +59,9 @@ def line_of(plans: messages.PlanList, states: Mapping[str, messages.RunView]) ->
     ]
 
 
-async def show_storage(visit: Visit) -> Response:
+@page_at("/repositories/{repository}/storage")
+async def show_storage(visit: Visit, name: str) -> Response:
     """Show the storage alone. The overview loads it after the rest of the page. What commits keep is counted here."""
-    [name] = visit.args
     is_whole = visit.query("committed") == "1"
     storage = await visit.call(
         collectors.GET_GC_STORAGE,
@@ -86,8 +86,8 @@ def stretches_of(storage: messages.Storage) -> list[tuple[str, messages.Total, B
     return [(keeper, total, stretch) for (keeper, total), stretch in zip(sums.items(), drawn, strict=True)]
 
 
-async def show_one(visit: Visit) -> Response:
-    name, run_id = visit.args
+@page_at(ROOT + "/{run}")
+async def show_one(visit: Visit, name: str, run_id: str) -> Response:
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     state = await state_of(visit, name, run_id)
     objects = await objects_of(visit, name, run_id)
@@ -131,9 +131,9 @@ async def _difference(visit: Visit, name: str, plan: messages.Plan) -> messages.
         return None
 
 
-async def plan(visit: Visit) -> Response:
+@show_all.form()
+async def plan(visit: Visit, name: str) -> Response:
     """Start a job that plans one kind. It deletes nothing."""
-    [name] = visit.args
     jobs = await visit.call(collectors.LIST_GC_JOBS, name)
     running = [job.id for job in jobs.jobs if job.state is messages.JobState.RUNNING]
     if running:
@@ -147,9 +147,9 @@ async def plan(visit: Visit) -> Response:
     return visit.go("repositories", name, "collections", notice=f"Job {job.id} plans. It deletes nothing.")
 
 
-async def apply(visit: Visit) -> Response:
+@show_one.form("/apply")
+async def apply(visit: Visit, name: str, run_id: str) -> Response:
     """Start a job that applies a plan, after the user typed the number of its objects."""
-    name, run_id = visit.args
     found = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     visit.check_typed(str(found.totals.all.objects))
     request = messages.ApplyRequest(run_id=run_id, window=visit.entry("window").strip() or None)
@@ -157,8 +157,8 @@ async def apply(visit: Visit) -> Response:
     return visit.go("repositories", name, "collections", notice=f"Job {job.id} applies the plan of run {run_id}.")
 
 
-async def undo(visit: Visit) -> Response:
-    name, run_id = visit.args
+@show_one.form("/undo")
+async def undo(visit: Visit, name: str, run_id: str) -> Response:
     visit.check_typed(run_id)
     undone = await visit.call(collectors.UNDO_GC_RUN, name, run_id, body=messages.Undo())
     rest = "" if undone.is_done else " Some of its records are left: undo it once more."
@@ -167,9 +167,9 @@ async def undo(visit: Visit) -> Response:
     )
 
 
-async def restore(visit: Visit) -> Response:
+@show_one.form("/restore")
+async def restore(visit: Visit, name: str, run_id: str) -> Response:
     """Restore a page of a run's objects: one object, a folder, or all."""
-    name, run_id = visit.args
     body = messages.Restore(
         run_id=run_id,
         path=visit.entry("path"),
@@ -243,31 +243,3 @@ def may_apply(state: messages.RunView | None) -> bool:
 
 def _may_undo(state: messages.RunView | None) -> bool:
     return state is not None and bool(state.until_ms) and not state.is_purging and not state.state.is_over
-
-
-_ALL: Final = page_at(
-    ROOT,
-    show_all,
-    collectors.LIST_GC_PLANS,
-    collectors.LIST_GC_RUNS,
-    collectors.LIST_GC_JOBS,
-)
-_ONE: Final = page_at(
-    ROOT + "/{run}",
-    show_one,
-    collectors.GET_GC_PLAN,
-    collectors.LIST_GC_RUNS,
-    collectors.LIST_GC_PLAN_OBJECTS,
-    collectors.LIST_GC_LEDGER,
-    collectors.LIST_GC_PLANS,
-    collectors.DIFF_GC_PLANS,
-)
-PAGES: Final = (
-    _ALL,
-    page_at("/repositories/{repository}/storage", show_storage, collectors.GET_GC_STORAGE),
-    form_at(ROOT, plan, collectors.LIST_GC_JOBS, collectors.START_GC_JOB, shown_by=_ALL),
-    _ONE,
-    form_at(ROOT + "/{run}/apply", apply, collectors.GET_GC_PLAN, collectors.START_GC_JOB, shown_by=_ONE),
-    form_at(ROOT + "/{run}/undo", undo, collectors.UNDO_GC_RUN, shown_by=_ONE),
-    form_at(ROOT + "/{run}/restore", restore, collectors.RESTORE_GC_OBJECTS, shown_by=_ONE),
-)

@@ -10,18 +10,18 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import graph
 from lakebed.operations import history
-from lakebed.server.web.visit import Visit, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
 from .changes import COUNTED, tallied
-from .objects import CHOICES, ROWS, choose_ref
+from .objects import ROWS, choose_ref
 
 COMMITS: Final = 50
 VERSIONS: Final = 30
 """Commits that changed one path: each has two links more than others."""
 
 
-async def show_history(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}/commits")
+async def show_history(visit: Visit, name: str) -> Response:
     ref, choices = await choose_ref(visit, name)
     path, is_line = visit.query("path"), visit.query("first") == "1"
     filters = {each: visit.query(each) for each in ("path", "committer", "since", "first")}
@@ -46,8 +46,8 @@ async def show_history(visit: Visit) -> Response:
     return visit.render("commits", name=name, ref=ref, path=path, commits=commits, knots=knots, **choices)
 
 
-async def show_one(visit: Visit) -> Response:
-    name, commit_id = visit.args
+@page_at("/repositories/{repository}/commits/{commit}")
+async def show_one(visit: Visit, name: str, commit_id: str) -> Response:
     commit = await visit.call(history.GET_COMMIT, name, commit_id)
     prefix, is_tree = visit.query("prefix"), visit.query("tree") == "1"
     changes = tallies = None
@@ -69,29 +69,20 @@ async def show_one(visit: Visit) -> Response:
     )
 
 
-async def revert(visit: Visit) -> Response:
+@show_one.form("/revert")
+async def revert(visit: Visit, name: str, commit_id: str) -> Response:
     """Commit the opposite of a commit on a branch; of a merge, against its first parent."""
-    name, commit_id = visit.args
     branch = visit.entry("branch").strip()
     number = 1 if visit.query("merge") == "1" else 0
     await visit.call(history.REVERT_BRANCH, name, branch, body=wire.RevertCreation(ref=commit_id, parent_number=number))
     return visit.go("repositories", name, "commits", ref=branch, notice=f"Reverted the commit on {branch}.")
 
 
-async def cherry_pick(visit: Visit) -> Response:
+@show_one.form("/cherry-pick")
+async def cherry_pick(visit: Visit, name: str, commit_id: str) -> Response:
     """Commit the same change on another branch; of a merge, its change since the first parent."""
-    name, commit_id = visit.args
     branch = visit.entry("branch").strip()
     number = 1 if visit.query("merge") == "1" else None
     body = wire.CherryPickCreation(ref=commit_id, parent_number=number)
     made = await visit.call(history.CHERRY_PICK, name, branch, body=body)
     return visit.go("repositories", name, "commits", made.id, ref=branch, notice=f"Picked the commit on {branch}.")
-
-
-_ONE: Final = page_at("/repositories/{repository}/commits/{commit}", show_one, history.GET_COMMIT, history.DIFF_REFS)
-PAGES: Final = (
-    page_at("/repositories/{repository}/commits", show_history, *CHOICES, history.LOG_COMMITS),
-    _ONE,
-    form_at("/repositories/{repository}/commits/{commit}/revert", revert, history.REVERT_BRANCH, shown_by=_ONE),
-    form_at("/repositories/{repository}/commits/{commit}/cherry-pick", cherry_pick, history.CHERRY_PICK, shown_by=_ONE),
-)

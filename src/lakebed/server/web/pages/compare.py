@@ -11,10 +11,10 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import NotFound
 from lakebed.operations import history, objects, repositories, tables
-from lakebed.server.web.visit import Visit, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
 from .changes import COUNTED, tallied
-from .objects import CHOICES, REFS, ROWS, Side, choose_ref, is_branch_of, parents_of, side_of
+from .objects import REFS, ROWS, Side, choose_ref, is_branch_of, parents_of, side_of
 
 CONFLICTS: Final = 50
 RUNS: Final = 10
@@ -35,9 +35,9 @@ class Conflicts:
     after: str = ""
 
 
-async def show(visit: Visit) -> Response:
+@page_at("/repositories/{repository}/compare")
+async def show(visit: Visit, name: str) -> Response:
     """Show how `ref` differs from `base`: changes since their common ancestor, or (`all`) each difference."""
-    [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     base = visit.query("base")
     prefix, is_tree = visit.query("prefix"), visit.query("tree") == "1"
@@ -78,9 +78,9 @@ async def show(visit: Visit) -> Response:
     )
 
 
-async def show_contents(visit: Visit) -> Response:
+@page_at("/repositories/{repository}/compare/contents")
+async def show_contents(visit: Visit, name: str) -> Response:
     """Show an object in two refs. The browser reads both objects and computes the changed lines."""
-    [name] = visit.args
     base, ref, path = visit.query("base"), visit.query("ref"), visit.query("path")
     left, right = await _side(visit, name, base, path), await _side(visit, name, ref, path)
     if left is None and right is None:
@@ -108,9 +108,9 @@ class FieldRow:
     mark: str
 
 
-async def show_table(visit: Visit) -> Response:
+@page_at("/repositories/{repository}/compare/table")
+async def show_table(visit: Visit, name: str) -> Response:
     """Show a table in two refs: totals, schema, snapshots, and the files that only one side has."""
-    [name] = visit.args
     base, ref, path = visit.query("base"), visit.query("ref"), visit.query("table")
     difference = await visit.call(tables.DIFF_TABLE, name, base, ref, table=path)
     left, right = await _table(visit, name, base, path), await _table(visit, name, ref, path)
@@ -172,8 +172,8 @@ async def _conflicts(visit: Visit, name: str, base: str, ref: str) -> Conflicts:
     )
 
 
-async def merge(visit: Visit) -> Response:
-    [name] = visit.args
+@show.form("/merge")
+async def merge(visit: Visit, name: str) -> Response:
     ref, base = visit.query("ref"), visit.query("base")
     body = wire.Merge(
         message=visit.entry("message") or None,
@@ -192,8 +192,8 @@ def _sides(visit: Visit) -> dict[str, Literal["source-wins", "dest-wins"]]:
     return {path: cast("Literal['source-wins', 'dest-wins']", side) for path, side in chosen if side}
 
 
-async def show_pulls(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}/pulls")
+async def show_pulls(visit: Visit, name: str) -> Response:
     status = visit.query("status", "open")
     pulls = await visit.call(
         repositories.LIST_PULL_REQUESTS, name, status=status, after=visit.query("after"), amount=ROWS
@@ -202,8 +202,8 @@ async def show_pulls(visit: Visit) -> Response:
     return visit.render("pulls", name=name, pulls=pulls, status=status, statuses=STATUSES, branches=branches)
 
 
-async def open_pull(visit: Visit) -> Response:
-    [name] = visit.args
+@show_pulls.form()
+async def open_pull(visit: Visit, name: str) -> Response:
     body = wire.PullRequestCreation(
         title=visit.entry("title"),
         description=visit.entry("description"),
@@ -214,8 +214,8 @@ async def open_pull(visit: Visit) -> Response:
     return visit.go("repositories", name, "pulls", made.id, notice="Opened the pull request.")
 
 
-async def show_pull(visit: Visit) -> Response:
-    name, number = visit.args
+@page_at("/repositories/{repository}/pulls/{pull}")
+async def show_pull(visit: Visit, name: str, number: str) -> Response:
     pull = await visit.call(repositories.GET_PULL_REQUEST, name, number)
     changes = None
     if pull.status == "open":
@@ -232,42 +232,15 @@ async def show_pull(visit: Visit) -> Response:
     return visit.render("pull", name=name, pull=pull, changes=changes, runs=runs)
 
 
-async def merge_pull(visit: Visit) -> Response:
-    name, number = visit.args
+@show_pull.form("/merge")
+async def merge_pull(visit: Visit, name: str, number: str) -> Response:
     await visit.call(repositories.MERGE_PULL_REQUEST, name, number)
     return visit.go("repositories", name, "pulls", number, notice="Merged.")
 
 
-async def change_pull(visit: Visit) -> Response:
+@show_pull.form("/status")
+async def change_pull(visit: Visit, name: str, number: str) -> Response:
     """Close the pull request, or reopen it."""
-    name, number = visit.args
     status = visit.query("status")
     await visit.call(repositories.UPDATE_PULL_REQUEST, name, number, body=wire.PullRequestBasic(status=status))
     return visit.go("repositories", name, "pulls", number, notice=f"The pull request is {status}.")
-
-
-_SHOW: Final = page_at("/repositories/{repository}/compare", show, *CHOICES, history.COUNT_AHEAD, history.DIFF_REFS)
-_PULLS: Final = page_at(
-    "/repositories/{repository}/pulls", show_pulls, repositories.LIST_PULL_REQUESTS, history.LIST_BRANCHES
-)
-_PULL: Final = page_at(
-    "/repositories/{repository}/pulls/{pull}",
-    show_pull,
-    repositories.GET_PULL_REQUEST,
-    repositories.LIST_REPOSITORY_RUNS,
-    history.DIFF_REFS,
-)
-_FORMS: Final = (
-    (_PULLS, "", repositories.CREATE_PULL_REQUEST, open_pull),
-    (_PULL, "/merge", repositories.MERGE_PULL_REQUEST, merge_pull),
-    (_PULL, "/status", repositories.UPDATE_PULL_REQUEST, change_pull),
-)
-PAGES: Final = (
-    _SHOW,
-    page_at("/repositories/{repository}/compare/contents", show_contents, objects.STAT_OBJECT),
-    page_at("/repositories/{repository}/compare/table", show_table, tables.DIFF_TABLE, tables.STAT_TABLE),
-    form_at("/repositories/{repository}/compare/merge", merge, history.MERGE_INTO_BRANCH, shown_by=_SHOW),
-    _PULLS,
-    _PULL,
-    *(form_at(page.path + end, handler, operation, shown_by=page) for page, end, operation, handler in _FORMS),
-)

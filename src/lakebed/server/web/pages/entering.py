@@ -20,6 +20,7 @@ _OURS: Final = re.compile(r"/[!-.0-\[\]-~][!-\[\]-~]*|/")
 """A path of this server with its query: no second slash at the start, no backslash, no space."""
 
 
+@page_at("/setup", is_public=True)
 async def show_setup(visit: Visit) -> Response:
     state = await visit.call(installation.GET_SETUP_STATE)
     if state.state == "initialized":
@@ -27,6 +28,7 @@ async def show_setup(visit: Visit) -> Response:
     return visit.render("setup", needs_secret=visit.state.setup_secret is not None)
 
 
+@show_setup.form()
 async def set_up(visit: Visit) -> Response:
     """Make the first user, log the browser in as this user, and show the key pair once."""
     pair = await visit.call(
@@ -40,6 +42,7 @@ async def set_up(visit: Visit) -> Response:
     return visit.render("key_pair", pair=pair, is_first=True)
 
 
+@page_at("/login", is_public=True)
 async def show_login(visit: Visit) -> Response:
     """Ask for a key pair. A browser that comes from another site sent no cookie, so it loads this page once more."""
     target = _own(visit.query("next"))
@@ -70,7 +73,7 @@ async def _open_link(visit: Visit) -> Response:
         return await _use_ticket(visit, visit.query("user"), visit.query("ticket"))
     except NotAuthenticated as error:
         visit.problem, visit.status = f"{str(error).capitalize()}.", 401
-        return await show_login(visit)
+        return await show_login.answer(visit)
 
 
 async def _use_ticket(visit: Visit, username: str, ticket: str) -> Response:
@@ -80,6 +83,7 @@ async def _use_ticket(visit: Visit, username: str, ticket: str) -> Response:
     return visit.go() if visit.is_near else visit.go("login", next="/", fresh=1)
 
 
+@show_login.form()
 async def log_in(visit: Visit) -> Response:
     if visit.entry("ticket"):
         return await _use_ticket(visit, visit.entry("user"), visit.entry("ticket"))
@@ -93,11 +97,13 @@ async def log_in(visit: Visit) -> Response:
     return visit.go_to(visit.url_of_path(_own(visit.query("next"))))
 
 
+@form_at("/logout")
 async def log_out(visit: Visit) -> Response:
     visit.log_in(await visit.respond(accounts.LOGOUT))
     return visit.go("login")
 
 
+@form_at("/colours", is_public=True)
 async def choose_colours(visit: Visit) -> Response:
     colours = visit.entry("colours")
     visit.set_cookie(COLOURS_COOKIE, colours if colours in COLOURS else "", _YEAR_S)
@@ -107,15 +113,3 @@ async def choose_colours(visit: Visit) -> Response:
 def _own(target: str) -> str:
     """Return the path if it is one of this server, otherwise an empty text."""
     return target if _OURS.fullmatch(target) else ""
-
-
-_SETUP: Final = page_at("/setup", show_setup, installation.GET_SETUP_STATE, is_public=True)
-_LOGIN: Final = page_at("/login", show_login, installation.GET_SETUP_STATE, accounts.LOG_IN_BY_TICKET, is_public=True)
-PAGES: Final = (
-    _SETUP,
-    form_at("/setup", set_up, installation.SETUP, accounts.LOGIN, shown_by=_SETUP, is_public=True),
-    _LOGIN,
-    form_at("/login", log_in, accounts.LOGIN, accounts.LOG_IN_BY_TICKET, shown_by=_LOGIN, is_public=True),
-    form_at("/logout", log_out, accounts.LOGOUT),
-    form_at("/colours", choose_colours, is_public=True),
-)

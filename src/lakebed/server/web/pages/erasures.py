@@ -13,7 +13,7 @@ from lakebed.operations import API_ROOT
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import StreamedResponse
-from lakebed.server.web.visit import Visit, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
 from .collections import RUNS, ledger_of, may_apply, objects_of, state_of, ways_of
 
@@ -23,8 +23,8 @@ ROWS: Final = 50
 """Show at most this many objects of a certificate at a time, and as many kept objects."""
 
 
-async def show_all(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at(ROOT)
+async def show_all(visit: Visit, name: str) -> Response:
     plans = await visit.call(collectors.LIST_GC_PLANS, name, kind=KIND.value, after=visit.query("after"), amount=RUNS)
     runs = await visit.call(collectors.LIST_GC_RUNS, name)
     jobs = _jobs((await visit.call(collectors.LIST_GC_JOBS, name)).jobs)
@@ -38,9 +38,9 @@ async def show_all(visit: Visit) -> Response:
     )
 
 
-async def plan(visit: Visit) -> Response:
+@show_all.form()
+async def plan(visit: Visit, name: str) -> Response:
     """Start a job that plans an erasure. It deletes nothing."""
-    [name] = visit.args
     paths = _lines(visit.entry("paths"))
     pairs = [line.partition("=") for line in _lines(visit.entry("metadata"))]
     if wrong := next((key for key, sign, _ in pairs if not (key and sign)), None):
@@ -61,8 +61,8 @@ async def plan(visit: Visit) -> Response:
     return visit.go("repositories", name, "erasures", notice=f"Job {job.id} plans the erasure. It deletes nothing.")
 
 
-async def show_one(visit: Visit) -> Response:
-    name, run_id = visit.args
+@page_at(ROOT + "/{run}")
+async def show_one(visit: Visit, name: str, run_id: str) -> Response:
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     if plan.erasure is None:
         raise Answer(404, f"Run {run_id} is not an erasure. It takes {plan.kind.data}.")
@@ -90,9 +90,9 @@ async def show_one(visit: Visit) -> Response:
     )
 
 
-async def erase(visit: Visit) -> Response:
+@show_one.form()
+async def erase(visit: Visit, name: str, run_id: str) -> Response:
     """Start a job that carries an erasure out and certifies it, after the user typed the number of its objects."""
-    name, run_id = visit.args
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     visit.check_typed(str(plan.totals.all.objects))
     request = messages.EraseRequest(run_id=run_id, everywhere=visit.entry("everywhere") == "1")
@@ -101,8 +101,8 @@ async def erase(visit: Visit) -> Response:
     return visit.go("repositories", name, "erasures", run_id, notice=notice)
 
 
-async def show_certificate(visit: Visit) -> Response:
-    name, run_id = visit.args
+@page_at(ROOT + "/{run}/certificate")
+async def show_certificate(visit: Visit, name: str, run_id: str) -> Response:
     file = await visit.respond(collectors.GET_GC_CERTIFICATE, name, run_id)
     download = visit.url(*API_ROOT[1:].split("/"), "repositories", name, "gc", "runs", run_id, "certificate")
     if isinstance(file, StreamedResponse):
@@ -170,29 +170,3 @@ def _is_glob(path: str) -> bool:
 def _lines(text: str) -> tuple[str, ...]:
     # Do not strip lines: a path may begin or end with a space.
     return tuple(line for line in text.split("\n") if line.strip())
-
-
-_ALL: Final = page_at(ROOT, show_all, collectors.LIST_GC_PLANS, collectors.LIST_GC_RUNS, collectors.LIST_GC_JOBS)
-_ONE: Final = page_at(
-    ROOT + "/{run}",
-    show_one,
-    collectors.GET_GC_PLAN,
-    collectors.LIST_GC_RUNS,
-    collectors.LIST_GC_JOBS,
-    collectors.LIST_GC_PLAN_OBJECTS,
-    collectors.LIST_GC_LEDGER,
-    holds.GET_LEGAL_HOLDS,
-)
-PAGES: Final = (
-    _ALL,
-    form_at(ROOT, plan, collectors.START_GC_JOB, shown_by=_ALL),
-    _ONE,
-    form_at(ROOT + "/{run}", erase, collectors.GET_GC_PLAN, collectors.START_GC_JOB, shown_by=_ONE),
-    page_at(
-        ROOT + "/{run}/certificate",
-        show_certificate,
-        collectors.GET_GC_CERTIFICATE,
-        collectors.GET_GC_CERTIFICATE_KEY,
-        collectors.CHECK_GC_CERTIFICATE,
-    ),
-)

@@ -10,7 +10,7 @@ from lakebed import wire
 from lakebed.base import ACTIONS_FOLDER, NotFound
 from lakebed.operations import events, objects, repositories
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
 RUNS: Final = 50
 OUTPUT_MAX: Final = 100_000
@@ -20,9 +20,9 @@ EVENTS_SHOWN: Final = 30
 SUBSCRIPTIONS: Final = 50
 
 
-async def show_all(visit: Visit) -> Response:
+@page_at(ROOT)
+async def show_all(visit: Visit, name: str) -> Response:
     """Show the runs, and the action files of a branch."""
-    [name] = visit.args
     runs = await visit.call(
         repositories.LIST_REPOSITORY_RUNS, name, branch=visit.query("branch"), after=visit.query("after"), amount=RUNS
     )
@@ -42,8 +42,8 @@ async def _actions(visit: Visit, name: str, ref: str) -> wire.ObjectStatsList | 
         return None
 
 
-async def show_one(visit: Visit) -> Response:
-    name, run_id = visit.args
+@page_at(ROOT + "/{run}")
+async def show_one(visit: Visit, name: str, run_id: str) -> Response:
     run = await visit.call(repositories.GET_RUN, name, run_id)
     hooks = await visit.call(repositories.LIST_RUN_HOOKS, name, run_id, after=visit.query("after"), amount=RUNS)
     output, hook = None, visit.query("hook")
@@ -52,9 +52,9 @@ async def show_one(visit: Visit) -> Response:
     return visit.render("hook_run", name=name, run=run, hooks=hooks, hook=hook, output=output)
 
 
-async def show_events(visit: Visit) -> Response:
+@page_at(EVENTS)
+async def show_events(visit: Visit, name: str) -> Response:
     """Show the subscriptions, and a page of events: the last ones, or those behind a position."""
-    name = visit.args[0]  # A form of one subscription shows this page again, and has a second argument.
     every = (await visit.call(events.LIST_EVENT_SUBSCRIPTIONS, name)).results
     after = visit.query("after")
     page = await visit.look(events.LIST_EVENTS, name, after=after or None, amount=EVENTS_SHOWN if after else 1)
@@ -63,8 +63,8 @@ async def show_events(visit: Visit) -> Response:
     return visit.render("events", name=name, subscriptions=every, most=SUBSCRIPTIONS, events=page, rows=EVENTS_SHOWN)
 
 
-async def subscribe(visit: Visit) -> Response:
-    [name] = visit.args
+@show_events.form()
+async def subscribe(visit: Visit, name: str) -> Response:
     body = wire.NewSubscription(
         target=visit.entry("target").strip(),
         refs=visit.entry("refs").split(),
@@ -74,8 +74,8 @@ async def subscribe(visit: Visit) -> Response:
     return visit.render("subscribed", name=name, subscription=made)
 
 
-async def replay(visit: Visit) -> Response:
-    name, subscription = visit.args
+@show_events.form("/{subscription}/replay")
+async def replay(visit: Visit, name: str, subscription: str) -> Response:
     after = visit.entry("after").strip()
     if not (after.isascii() and after.isdigit() and len(after) < 16):
         raise Answer(400, f"Write the position of an event, not {after or 'nothing'}.")
@@ -84,22 +84,10 @@ async def replay(visit: Visit) -> Response:
     return visit.go("repositories", name, "events", notice=notice)
 
 
-end = carry_out(
+end = show_events.carry_out(
+    "/{subscription}/end",
     events.DELETE_EVENT_SUBSCRIPTION,
     "repository subscription",
-    "repositories/{repository}/events",
     "Ended the subscription {subscription}.",
     typed="subscription",
-)
-
-_EVENTS: Final = page_at(EVENTS, show_events, events.LIST_EVENT_SUBSCRIPTIONS, events.LIST_EVENTS)
-PAGES: Final = (
-    page_at(ROOT, show_all, repositories.GET_REPOSITORY, repositories.LIST_REPOSITORY_RUNS, objects.LIST_OBJECTS),
-    page_at(
-        ROOT + "/{run}", show_one, repositories.GET_RUN, repositories.LIST_RUN_HOOKS, repositories.GET_RUN_HOOK_OUTPUT
-    ),
-    _EVENTS,
-    form_at(EVENTS, subscribe, events.CREATE_EVENT_SUBSCRIPTION, shown_by=_EVENTS),
-    form_at(EVENTS + "/{subscription}/end", end, events.DELETE_EVENT_SUBSCRIPTION, shown_by=_EVENTS),
-    form_at(EVENTS + "/{subscription}/replay", replay, events.REPLAY_EVENTS, shown_by=_EVENTS),
 )

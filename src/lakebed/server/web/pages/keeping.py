@@ -26,7 +26,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import BranchRule, KeepLast, Rules, Stay, StayKind, parse_duration, plain_name
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import MALFORMED, SEARCHED_FILES, Visit, form_at, page_at
+from lakebed.server.web.visit import MALFORMED, SEARCHED_FILES, Visit, page_at
 
 from .collections import ref_label
 
@@ -45,22 +45,24 @@ SEALED_S: Final = 600
 """For this long a person may look at a trial before its rules are saved."""
 
 
-async def show_rules(visit: Visit) -> Response:
-    return await _rules_page(visit)
+@page_at(ROOT + "/rules")
+async def show_rules(visit: Visit, name: str) -> Response:
+    return await _rules_page(visit, name)
 
 
-async def try_rules(visit: Visit) -> Response:
+@show_rules.form("/try")
+async def try_rules(visit: Visit, name: str) -> Response:
     """Show which commits the rules of the form would expire. The rules remain in the form, and are not saved."""
     rules = _rules_of(visit)
     trial = await _try(visit, rules)
     if trial.continuation_token is None:
-        return await _rules_page(visit, trial)
-    return visit.go_to(visit.url("repositories", visit.args[0], "rules", "try", **_address_of(visit, rules, trial)))
+        return await _rules_page(visit, name, trial)
+    return visit.go_to(visit.url("repositories", name, "rules", "try", **_address_of(visit, rules, trial)))
 
 
-async def show_trial(visit: Visit) -> Response:
+@page_at(ROOT + "/rules/try")
+async def show_trial(visit: Visit, name: str) -> Response:
     """Try the rules that the address has. Until the trial is complete, the browser asks again."""
-    [name] = visit.args
     text, token = visit.query("rules"), visit.query("continuation_token")
     if not text:
         return visit.go("repositories", name, "rules")
@@ -71,7 +73,7 @@ async def show_trial(visit: Visit) -> Response:
         return visit.render("trying", name=name, progress=trial.progress)
     if visit.query("saving"):
         visit.problem = UNCONFIRMED
-    return await _rules_page(visit, trial, rules)
+    return await _rules_page(visit, name, trial, rules)
 
 
 async def _try(visit: Visit, rules: Rules, token: str = "") -> RulesTrial:
@@ -92,9 +94,8 @@ def _address_of(visit: Visit, rules: Rules, trial: RulesTrial, saving: str = "")
     }
 
 
-async def _rules_page(visit: Visit, trial: RulesTrial | None = None, tried: Rules | None = None) -> Response:
+async def _rules_page(visit: Visit, name: str, trial: RulesTrial | None = None, tried: Rules | None = None) -> Response:
     """Render the rules in force, a form with those that were entered or `tried`, and their trial."""
-    [name] = visit.args
     version = await visit.call(collectors.GET_FULL_GC_RULES, name, version=visit.query("version"))
     history = await visit.look(collectors.LIST_GC_RULES_HISTORY, name, amount=20)
     branch = visit.query("branch")
@@ -154,13 +155,13 @@ def _sizes(days: Sequence[TriedDay]) -> list[int]:
     return sizes if len(sizes) == len(days) else []
 
 
-async def save_rules(visit: Visit) -> Response:
+@show_rules.form()
+async def save_rules(visit: Visit, name: str) -> Response:
     """Save the rules of either form, if the saved version did not change.
 
     First they are tried. The user confirms by the number of objects that become due, which the page then shows. A trial
     of several pages is not repeated for that: the form has its number, sealed.
     """
-    [name] = visit.args
     rules = _rules_of(visit)
     if not _is_sealed(visit, rules):
         try:
@@ -173,7 +174,7 @@ async def save_rules(visit: Visit) -> Response:
                 return visit.go_to(visit.url("repositories", name, "rules", "try", **where))
             if visit.entry("typed").strip() != _confirmed_by(trial, name):
                 visit.status, visit.problem = 400, UNCONFIRMED
-                return await _rules_page(visit, trial)
+                return await _rules_page(visit, name, trial)
     written = await visit.call(
         collectors.SET_FULL_GC_RULES, name, body=rules, if_version=visit.entry("if_version") or "0"
     )
@@ -207,9 +208,9 @@ def _sealed_at(visit: Visit, rules: Rules, number: str, at_s: int) -> str:
     return f"{at_s}.{hmac.digest(visit.state.login_key, b'tried ' + facts, 'sha256').hex()}"
 
 
-async def plan_rules(visit: Visit) -> Response:
+@show_rules.form("/plan")
+async def plan_rules(visit: Visit, name: str) -> Response:
     """Start a job that plans by the rules of the form, which stay unsaved. It counts exactly, and deletes nothing."""
-    [name] = visit.args
     request = PlanRequest(kinds=(KIND,), rules=_rules_of(visit))
     job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
     notice = f"Job {job.id} plans by rules that are not saved. It deletes nothing."
@@ -273,15 +274,15 @@ def _entered_rules(visit: Visit) -> Rules | None:
         return None
 
 
-async def show_holds(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at(ROOT + "/holds")
+async def show_holds(visit: Visit, name: str) -> Response:
     found = await visit.call(holds.GET_LEGAL_HOLDS, name)
     history = await visit.look(holds.LIST_LEGAL_HOLD_HISTORY, name, amount=20)
     return visit.render("holds", name=name, holds=found.holds, history=history)
 
 
-async def add_hold(visit: Visit) -> Response:
-    [name] = visit.args
+@show_holds.form()
+async def add_hold(visit: Visit, name: str) -> Response:
     hold = NewHold(
         name=visit.entry("name").strip(),
         globs=_lines(visit.entry("globs")),
@@ -293,17 +294,17 @@ async def add_hold(visit: Visit) -> Response:
     return visit.go("repositories", name, "holds", notice=f"{hold.name} is held.")
 
 
-async def release_hold(visit: Visit) -> Response:
-    name = visit.args[0]
+@show_holds.form("/release")
+async def release_hold(visit: Visit, name: str) -> Response:
     hold = visit.query("hold")
     visit.check_typed(hold)
     await visit.call(holds.RELEASE_LEGAL_HOLD, name, hold, why=visit.entry("why"))
     return visit.go("repositories", name, "holds", notice=f"{hold} is released.")
 
 
-async def why(visit: Visit) -> Response:
+@page_at(ROOT + "/why")
+async def why(visit: Visit, name: str) -> Response:
     """Search for some milliseconds. Until the search is complete, the browser asks again."""
-    [name] = visit.args
     asked = {part: visit.query(part) for part in ("address", "ref", "path")}
     page: WhyPage | None = None
     if asked["address"] or asked["path"]:
@@ -451,32 +452,3 @@ _RELEASES: Final = {
 
 def _lines(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
-
-
-_RULES: Final = page_at(
-    ROOT + "/rules",
-    show_rules,
-    collectors.GET_FULL_GC_RULES,
-    collectors.LIST_GC_RULES_HISTORY,
-    collectors.EXPLAIN_GC_RULES,
-)
-_TRIAL: Final = page_at(ROOT + "/rules/try", show_trial, *_RULES.operations, collectors.TRY_GC_RULES)
-_HOLDS: Final = page_at(ROOT + "/holds", show_holds, holds.GET_LEGAL_HOLDS, holds.LIST_LEGAL_HOLD_HISTORY)
-PAGES: Final = (
-    _RULES,
-    _TRIAL,
-    form_at(
-        ROOT + "/rules",
-        save_rules,
-        *_RULES.operations,
-        collectors.TRY_GC_RULES,
-        collectors.SET_FULL_GC_RULES,
-        shown_by=_RULES,
-    ),
-    form_at(ROOT + "/rules/try", try_rules, *_RULES.operations, collectors.TRY_GC_RULES, shown_by=_RULES),
-    form_at(ROOT + "/rules/plan", plan_rules, collectors.START_GC_JOB, shown_by=_RULES),
-    _HOLDS,
-    form_at(ROOT + "/holds", add_hold, holds.ADD_LEGAL_HOLD, shown_by=_HOLDS),
-    form_at(ROOT + "/holds/release", release_hold, holds.RELEASE_LEGAL_HOLD, shown_by=_HOLDS),
-    page_at(ROOT + "/why", why, collectors.WHY_GC_OBJECT),
-)

@@ -21,7 +21,7 @@ from lakebed.gc import messages
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations.gc import collectors, lifecycle
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
+from lakebed.server.web.visit import MALFORMED, Visit, page_at
 
 from .collections import ways_by
 
@@ -35,20 +35,22 @@ _FIRST: Final = '{\n  "rules": {\n    "logs": {"prefix": "logs/", "period": "90d
 """The initial text of the form when no policy is in force."""
 
 
-async def show(visit: Visit) -> Response:
-    return await _page(visit)
+@page_at(ROOT)
+async def show(visit: Visit, name: str) -> Response:
+    return await _page(visit, name)
 
 
-async def check(visit: Visit) -> Response:
+@show.form("/check")
+async def check(visit: Visit, name: str) -> Response:
     """Show every error and warning of the entered policy, which stays in the form and is not saved."""
     text = await _entered(visit)
-    checked = await visit.call(lifecycle.VALIDATE_LIFECYCLE_POLICY, visit.args[0], body=_body(text))
-    return await _page(visit, text, checked)
+    checked = await visit.call(lifecycle.VALIDATE_LIFECYCLE_POLICY, name, body=_body(text))
+    return await _page(visit, name, text, checked)
 
 
-async def simulate(visit: Visit) -> Response:
+@show.form("/simulate")
+async def simulate(visit: Visit, name: str) -> Response:
     """Start a job that simulates the policy in force, or the entered one. It deletes nothing."""
-    [name] = visit.args
     days = visit.entry("days").strip()
     if not (days.isascii() and days.isdigit() and len(days) < 6):
         raise Answer(400, f"Write a number of days, not {days or 'nothing'}.")
@@ -64,8 +66,8 @@ async def simulate(visit: Visit) -> Response:
     return visit.go("repositories", name, "lifecycle", notice=notice, simulation=job.id)
 
 
-async def save(visit: Visit) -> Response:
-    [name] = visit.args
+@show.form()
+async def save(visit: Visit, name: str) -> Response:
     visit.check_typed(name)
     written = await visit.call(
         lifecycle.SET_LIFECYCLE_POLICY,
@@ -82,16 +84,16 @@ async def save(visit: Visit) -> Response:
     )
 
 
-async def remove(visit: Visit) -> Response:
-    [name] = visit.args
+@show.form("/remove")
+async def remove(visit: Visit, name: str) -> Response:
     visit.check_typed(name)
     await visit.call(lifecycle.DELETE_LIFECYCLE_POLICY, name, if_version=visit.entry("if_version") or "0")
     return visit.go("repositories", name, "lifecycle", notice="No policy is in force. The versions stay.")
 
 
-async def sweep(visit: Visit) -> Response:
+@show.form("/branches")
+async def sweep(visit: Visit, name: str) -> Response:
     """Delete the branches that the page showed, as far as the policy still lets them go."""
-    [name] = visit.args
     going = [
         messages.BranchToGo(branch=branch, state=state)
         for branch, state in zip(visit.entered.get("branch", ()), visit.entered.get("state", ()), strict=False)
@@ -109,8 +111,7 @@ def _swept(branches: Sequence[messages.SweptBranch]) -> str:
     return f"Deleted {deleted} branch{'' if deleted == 1 else 'es'}, which can be undeleted for a while.{stays}"
 
 
-async def _page(visit: Visit, text: str = "", checked: messages.PolicyCheck | None = None) -> Response:
-    [name] = visit.args
+async def _page(visit: Visit, name: str, text: str = "", checked: messages.PolicyCheck | None = None) -> Response:
     version = await visit.call(lifecycle.GET_LIFECYCLE_POLICY, name, version=visit.query("version"))
     history = await visit.look(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, name, amount=20)
     plans = await visit.look(collectors.LIST_GC_PLANS, name, kind=KIND.value, amount=PLANS)
@@ -358,22 +359,3 @@ def _body(text: str) -> messages.SetPolicy:
     except MALFORMED as error:
         raise Answer(400, f"This is no JSON: {error}") from error
     return messages.SetPolicy(policy=msgspec.Raw(text.encode()))
-
-
-_SHOW: Final = page_at(
-    ROOT,
-    show,
-    lifecycle.GET_LIFECYCLE_POLICY,
-    lifecycle.LIST_LIFECYCLE_POLICY_HISTORY,
-    lifecycle.PLAN_BRANCH_SWEEP,
-    collectors.LIST_GC_PLANS,
-    collectors.LIST_GC_JOBS,
-)
-PAGES: Final = (
-    _SHOW,
-    form_at(ROOT, save, lifecycle.GET_LIFECYCLE_POLICY, lifecycle.SET_LIFECYCLE_POLICY, shown_by=_SHOW),
-    form_at(ROOT + "/check", check, *_SHOW.operations, lifecycle.VALIDATE_LIFECYCLE_POLICY, shown_by=_SHOW),
-    form_at(ROOT + "/simulate", simulate, lifecycle.GET_LIFECYCLE_POLICY, collectors.START_GC_JOB, shown_by=_SHOW),
-    form_at(ROOT + "/remove", remove, lifecycle.DELETE_LIFECYCLE_POLICY, shown_by=_SHOW),
-    form_at(ROOT + "/branches", sweep, lifecycle.SWEEP_BRANCHES, shown_by=_SHOW),
-)

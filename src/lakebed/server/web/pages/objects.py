@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import LakebedError, NotFound, human_size, path_to_key
-from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories, tables
+from lakebed.operations import API_ROOT, history, objects, repositories, tables
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.forms import open_form
-from lakebed.server.web.visit import Visit, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
 ROWS: Final = 50
 DETAILED: Final = 30
@@ -30,12 +30,6 @@ IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"}
 IMAGE_BYTES_MAX: Final = 32 << 20
 VERSIONS: Final = 20
 """Versions of a table on its page: each reads a metadata file."""
-CHOICES: Final[tuple[AnyOperation, ...]] = (
-    repositories.GET_REPOSITORY,
-    history.GET_BRANCH,
-    history.LIST_BRANCHES,
-    history.LIST_TAGS,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +51,8 @@ class Side:
     is_image: bool
 
 
-async def show_folder(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}/objects")
+async def show_folder(visit: Visit, name: str) -> Response:
     ref, choices = await choose_ref(visit, name)
     path = visit.query("path")
     rows: dict[str, Any] = {"prefix": path, "delimiter": "/", "after": visit.query("after")}
@@ -132,8 +126,8 @@ def _without_end(data: bytes) -> bytes:
     return data[: next((end for end in ends if end > 0), len(data))]
 
 
-async def show_object(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}/object")
+async def show_object(visit: Visit, name: str) -> Response:
     ref, choices = await choose_ref(visit, name)
     path = visit.query("path")
     side = side_of(visit, name, ref, await visit.call(objects.STAT_OBJECT, name, ref, path=path))
@@ -165,9 +159,9 @@ def side_of(visit: Visit, name: str, ref: str, stats: wire.ObjectStats) -> Side:
     )
 
 
-async def upload(visit: Visit) -> Response:
+@show_folder.form(is_upload=True)
+async def upload(visit: Visit, name: str) -> Response:
     """Accept one file of a form. The token comes before the file, so check it before storing any byte."""
-    [name] = visit.args
     request = visit.request
     form = await open_form(request.header(b"content-type") or "", request.stream(), "content")
     visit.entered = {key: [value] for key, value in form.fields.items()}
@@ -190,8 +184,8 @@ async def upload(visit: Visit) -> Response:
     return visit.go("repositories", name, "object", ref=ref, path=path, notice=notice)
 
 
-async def delete(visit: Visit) -> Response:
-    [name] = visit.args
+@show_object.form("/delete")
+async def delete(visit: Visit, name: str) -> Response:
     ref, path = visit.query("ref"), visit.query("path")
     visit.check_typed(path.rpartition("/")[2] or path)
     await visit.call(objects.DELETE_OBJECT, name, ref, path=path)
@@ -199,9 +193,9 @@ async def delete(visit: Visit) -> Response:
     return visit.go("repositories", name, "objects", ref=ref, path=path[: path.rfind("/") + 1], notice=notice)
 
 
-async def copy(visit: Visit) -> Response:
+@show_object.form("/copy")
+async def copy(visit: Visit, name: str) -> Response:
     """Copy an object of any ref to a branch. This also restores an old version."""
-    [name] = visit.args
     branch, target = visit.entry("branch").strip(), visit.entry("to")
     body = wire.ObjectCopyCreation(src_path=visit.query("path"), src_ref=visit.query("ref"))
     await visit.call(objects.COPY_OBJECT, name, branch, dest_path=target, body=body)
@@ -209,8 +203,8 @@ async def copy(visit: Visit) -> Response:
     return visit.go("repositories", name, "object", ref=branch, path=target, notice=notice)
 
 
-async def move(visit: Visit) -> Response:
-    [name] = visit.args
+@show_object.form("/move")
+async def move(visit: Visit, name: str) -> Response:
     branch, target = visit.query("ref"), visit.entry("to")
     body = wire.ObjectMove(src_path=visit.query("path"), if_absent=visit.entry("replace") != "1")
     await visit.call(objects.MOVE_OBJECT, name, branch, dest_path=target, body=body)
@@ -240,9 +234,9 @@ async def is_branch_of(visit: Visit, name: str, ref: str) -> bool:
         return False
 
 
-async def show_import(visit: Visit) -> Response:
+@page_at("/repositories/{repository}/import")
+async def show_import(visit: Visit, name: str) -> Response:
     """Show the form, or how far an import is."""
-    [name] = visit.args
     ref = visit.query("ref", "main")
     await visit.call(history.GET_BRANCH, name, ref)
     status, id_ = None, visit.query("id")
@@ -251,8 +245,8 @@ async def show_import(visit: Visit) -> Response:
     return visit.render("import", name=name, ref=ref, id=id_, status=status)
 
 
-async def start_import(visit: Visit) -> Response:
-    [name] = visit.args
+@show_import.form()
+async def start_import(visit: Visit, name: str) -> Response:
     source, ref = visit.entry("source").strip(), visit.query("ref")
     folder = source if source.endswith("/") else f"{source}/"
     kind, path = ("object", source) if visit.entry("kind") == "object" else ("common_prefix", folder)
@@ -264,8 +258,8 @@ async def start_import(visit: Visit) -> Response:
     return visit.go("repositories", name, "import", ref=ref, id=begun.id)
 
 
-async def cancel_import(visit: Visit) -> Response:
-    [name] = visit.args
+@show_import.form("/cancel")
+async def cancel_import(visit: Visit, name: str) -> Response:
     ref, id_ = visit.query("ref"), visit.query("id")
     await visit.call(objects.IMPORT_CANCEL, name, ref, id=id_)
     return visit.go("repositories", name, "import", ref=ref, id=id_, notice="The import was asked to stop.")
@@ -277,8 +271,8 @@ def parents_of(folder: str) -> Sequence[tuple[str, str]]:
     return [(each, "/".join(names[: index + 1]) + "/") for index, each in enumerate(names)]
 
 
-async def show_tables(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}/tables")
+async def show_tables(visit: Visit, name: str) -> Response:
     ref, choices = await choose_ref(visit, name)
     namespace = visit.query("namespace").replace(".", "/").strip("/")
     found = await visit.call(
@@ -287,8 +281,8 @@ async def show_tables(visit: Visit) -> Response:
     return visit.render("tables", name=name, ref=ref, namespace=namespace, found=found, **choices)
 
 
-async def show_table(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}/table")
+async def show_table(visit: Visit, name: str) -> Response:
     ref, choices = await choose_ref(visit, name)
     path = visit.query("table")
     table = await visit.call(tables.STAT_TABLE, name, ref, table=path)
@@ -296,31 +290,3 @@ async def show_table(visit: Visit) -> Response:
         tables.LIST_TABLE_VERSIONS, name, ref, table=path, after=visit.query("after"), amount=VERSIONS
     )
     return visit.render("table", name=name, ref=ref, path=path, table=table, versions=versions, **choices)
-
-
-_FOLDER: Final = page_at(
-    "/repositories/{repository}/objects",
-    show_folder,
-    *CHOICES,
-    objects.LIST_OBJECTS,
-    objects.MEASURE_OBJECTS,
-    objects.LAST_COMMITS,
-    objects.STAT_OBJECT,
-    objects.GET_OBJECT,
-    history.DIFF_BRANCH,
-)
-_OBJECT: Final = page_at("/repositories/{repository}/object", show_object, *CHOICES, objects.STAT_OBJECT)
-_IMPORT: Final = page_at("/repositories/{repository}/import", show_import, history.GET_BRANCH, objects.IMPORT_STATUS)
-PAGES: Final = (
-    page_at("/repositories/{repository}/tables", show_tables, *CHOICES, tables.LIST_ALL_TABLES),
-    page_at("/repositories/{repository}/table", show_table, *CHOICES, tables.STAT_TABLE, tables.LIST_TABLE_VERSIONS),
-    _FOLDER,
-    _OBJECT,
-    _IMPORT,
-    form_at(_IMPORT.path, start_import, objects.IMPORT_START, shown_by=_IMPORT),
-    form_at(_IMPORT.path + "/cancel", cancel_import, objects.IMPORT_CANCEL, shown_by=_IMPORT),
-    form_at("/repositories/{repository}/objects", upload, objects.UPLOAD_OBJECT, shown_by=_FOLDER, is_upload=True),
-    form_at("/repositories/{repository}/object/delete", delete, objects.DELETE_OBJECT, shown_by=_OBJECT),
-    form_at("/repositories/{repository}/object/copy", copy, objects.COPY_OBJECT, shown_by=_OBJECT),
-    form_at("/repositories/{repository}/object/move", move, objects.MOVE_OBJECT, shown_by=_OBJECT),
-)

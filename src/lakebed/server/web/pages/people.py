@@ -12,7 +12,7 @@ from lakebed import wire
 from lakebed.base import NotFound, bars
 from lakebed.operations import accounts, operators, sandboxes
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import MALFORMED, Visit, carry_out, form_at, page_at
+from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
 
 from .quotas import limit_of, used
 
@@ -21,24 +21,28 @@ ALLOW_READ: Final = wire.Statement(effect="allow", action=["fs:Read*", "fs:List*
 """The initial statement of a new policy, as an example."""
 
 
+@page_at("/users")
 async def show_users(visit: Visit) -> Response:
     users = await visit.call(accounts.LIST_USERS, prefix=visit.query("prefix"), after=visit.query("after"), amount=ROWS)
     groups = await visit.look(accounts.LIST_GROUPS, amount=ROWS)
     return visit.render("users", users=users, groups=groups)
 
 
+@show_users.form()
 async def create_user(visit: Visit) -> Response:
     user = visit.entry("user").strip()
     await visit.call(accounts.CREATE_USER, body=wire.UserCreation(id=user))
     return visit.go("user", user=user, notice=f"Created the user {user}, without rights yet: add the user to a group.")
 
 
+@form_at("/groups", shown_by=show_users)
 async def create_group(visit: Visit) -> Response:
     group = visit.entry("group").strip()
     await visit.call(accounts.CREATE_GROUP, body=wire.GroupCreation(id=group))
     return visit.go("group", group=group, notice=f"Created the group {group}, without members and policies yet.")
 
 
+@page_at("/user", by="user")
 async def show_user(visit: Visit) -> Response:
     name = visit.query("user") or visit.user
     user = await visit.call(accounts.GET_USER, name)
@@ -68,6 +72,7 @@ async def _quota(visit: Visit, name: str) -> dict[str, object]:
     return {"quota": None if found is None else used([found])[0], "may_see_quota": found is not None}
 
 
+@show_user.form("/quota")
 async def set_quota(visit: Visit) -> Response:
     user = visit.query("user")
     await visit.call(sandboxes.SET_USER_QUOTA, user, body=limit_of(visit))
@@ -89,34 +94,40 @@ async def _decision(visit: Visit, user: str) -> wire.Decision | None:
     )
 
 
+@show_user.form("/pairs")
 async def create_pair(visit: Visit) -> Response:
     pair = await visit.call(accounts.CREATE_CREDENTIALS, visit.query("user"))
     return visit.render("key_pair", pair=pair, is_first=False)
 
 
+@page_at("/policies")
 async def show_policies(visit: Visit) -> Response:
     prefix, after = visit.query("prefix"), visit.query("after")
     policies = await visit.call(accounts.LIST_POLICIES, prefix=prefix, after=after, amount=ROWS)
     return visit.render("policies", policies=policies, text=visit.entry("statement") or _text([ALLOW_READ]))
 
 
+@show_policies.form()
 async def create_policy(visit: Visit) -> Response:
     name = visit.entry("policy").strip()
     await visit.call(accounts.CREATE_POLICY, body=wire.Policy(id=name, statement=_statements(visit)))
     return visit.go("policy", policy=name, notice=f"Created the policy {name}. Attach it to a group or to a user.")
 
 
+@page_at("/policy", by="policy")
 async def show_policy(visit: Visit) -> Response:
     policy = await visit.call(accounts.GET_POLICY, visit.query("policy"))
     return visit.render("policy", policy=policy, text=visit.entry("statement") or _text(policy.statement))
 
 
+@show_policy.form()
 async def update_policy(visit: Visit) -> Response:
     name = visit.query("policy")
     await visit.call(accounts.UPDATE_POLICY, name, body=wire.Policy(id=name, statement=_statements(visit)))
     return visit.go("policy", policy=name, notice="Saved. It counts at once for every user and group that has it.")
 
 
+@page_at("/group", by="group")
 async def show_group(visit: Visit) -> Response:
     name = visit.query("group")
     group = await visit.call(accounts.GET_GROUP, name)
@@ -141,6 +152,7 @@ def _statements(visit: Visit) -> list[wire.Statement]:
         raise Answer(400, f"These are no statements: {error}") from error
 
 
+@page_at("/audit")
 async def show_audit(visit: Visit) -> Response:
     filters = {name: visit.query(name) for name in ("user", "operation", "repository", "since", "until")}
     is_denied = visit.query("denied") == "1"
@@ -158,98 +170,57 @@ async def show_audit(visit: Visit) -> Response:
     return visit.render("audit", records=records, filters=filters, is_denied=is_denied)
 
 
-remove_quota = carry_out(sandboxes.REMOVE_USER_QUOTA, "user", "user?user", "Removed the quota.", typed="user")
-add_to_group = carry_out(accounts.ADD_GROUP_MEMBERSHIP, "group user", "user?user", "{user} is in the group {group}.")
-remove_from_group = carry_out(
-    accounts.DELETE_GROUP_MEMBERSHIP, "group user", "user?user", "{user} is no longer in the group {group}."
+remove_quota = show_user.carry_out(
+    "/quota/remove", sandboxes.REMOVE_USER_QUOTA, "user", "Removed the quota.", typed="user"
 )
-attach_to_user = carry_out(accounts.ATTACH_POLICY_TO_USER, "user policy", "user?user", "Attached the policy {policy}.")
-detach_from_user = carry_out(
-    accounts.DETACH_POLICY_FROM_USER, "user policy", "user?user", "Detached the policy {policy}."
+add_to_group = show_user.carry_out(
+    "/groups", accounts.ADD_GROUP_MEMBERSHIP, "group user", "{user} is in the group {group}."
 )
-delete_pair = carry_out(
-    accounts.DELETE_CREDENTIALS, "user key", "user?user", "Deleted the key pair {key}.", typed="key"
+remove_from_group = show_user.carry_out(
+    "/groups/remove", accounts.DELETE_GROUP_MEMBERSHIP, "group user", "{user} is no longer in the group {group}."
 )
-end_session = carry_out(
-    accounts.DELETE_SESSION, "user session", "user?user", "Ended the login: its browser or program is refused at once."
+attach_to_user = show_user.carry_out(
+    "/policies", accounts.ATTACH_POLICY_TO_USER, "user policy", "Attached the policy {policy}."
 )
-delete_user = carry_out(accounts.DELETE_USER, "user", "users", "Deleted the user {user}.", typed="user")
-delete_policy = carry_out(accounts.DELETE_POLICY, "policy", "policies", "Deleted the policy {policy}.", typed="policy")
-add_member = carry_out(accounts.ADD_GROUP_MEMBERSHIP, "group user", "group?group", "{user} is in the group {group}.")
-remove_member = carry_out(
-    accounts.DELETE_GROUP_MEMBERSHIP, "group user", "group?group", "{user} is no longer in the group {group}."
+detach_from_user = show_user.carry_out(
+    "/policies/detach", accounts.DETACH_POLICY_FROM_USER, "user policy", "Detached the policy {policy}."
 )
-attach_to_group = carry_out(
-    accounts.ATTACH_POLICY_TO_GROUP, "group policy", "group?group", "Attached the policy {policy}."
+delete_pair = show_user.carry_out(
+    "/pairs/delete", accounts.DELETE_CREDENTIALS, "user key", "Deleted the key pair {key}.", typed="key"
 )
-detach_from_group = carry_out(
-    accounts.DETACH_POLICY_FROM_GROUP, "group policy", "group?group", "Detached the policy {policy}."
+end_session = show_user.carry_out(
+    "/sessions/end",
+    accounts.DELETE_SESSION,
+    "user session",
+    "Ended the login: its browser or program is refused at once.",
 )
-delete_group = carry_out(accounts.DELETE_GROUP, "group", "users", "Deleted the group {group}.", typed="group")
-
-_USERS: Final = page_at("/users", show_users, accounts.LIST_USERS, accounts.LIST_GROUPS)
-_USER: Final = page_at(
-    "/user",
-    show_user,
-    accounts.GET_USER,
-    accounts.DECIDE,
-    accounts.LIST_GROUPS,
-    accounts.LIST_USER_GROUPS,
-    accounts.LIST_USER_POLICIES,
-    accounts.LIST_POLICIES,
-    accounts.LIST_USER_CREDENTIALS,
-    accounts.LIST_SESSIONS,
-    sandboxes.GET_USER_QUOTA,
+delete_user = show_user.carry_out(
+    "/delete", accounts.DELETE_USER, "user", "Deleted the user {user}.", typed="user", to=show_users
 )
-_POLICIES: Final = page_at("/policies", show_policies, accounts.LIST_POLICIES)
-_POLICY: Final = page_at("/policy", show_policy, accounts.GET_POLICY)
-_GROUP: Final = page_at(
-    "/group",
-    show_group,
-    accounts.GET_GROUP,
-    accounts.LIST_GROUP_MEMBERS,
-    accounts.LIST_GROUP_POLICIES,
-    accounts.LIST_POLICIES,
+delete_policy = show_policy.carry_out(
+    "/delete", accounts.DELETE_POLICY, "policy", "Deleted the policy {policy}.", typed="policy", to=show_policies
 )
-_FORMS: Final = (
-    (_POLICIES, "/policies", accounts.CREATE_POLICY, create_policy),
-    (_POLICY, "/policy", accounts.UPDATE_POLICY, update_policy),
-    (_POLICY, "/policy/delete", accounts.DELETE_POLICY, delete_policy),
-    (_GROUP, "/group/members", accounts.ADD_GROUP_MEMBERSHIP, add_member),
-    (_GROUP, "/group/members/remove", accounts.DELETE_GROUP_MEMBERSHIP, remove_member),
-    (_GROUP, "/group/policies", accounts.ATTACH_POLICY_TO_GROUP, attach_to_group),
-    (_GROUP, "/group/policies/detach", accounts.DETACH_POLICY_FROM_GROUP, detach_from_group),
-    (_GROUP, "/group/delete", accounts.DELETE_GROUP, delete_group),
-    (_USERS, "/users", accounts.CREATE_USER, create_user),
-    (_USER, "/user/groups", accounts.ADD_GROUP_MEMBERSHIP, add_to_group),
-    (_USER, "/user/quota", sandboxes.SET_USER_QUOTA, set_quota),
-    (_USER, "/user/quota/remove", sandboxes.REMOVE_USER_QUOTA, remove_quota),
-    (_USER, "/user/groups/remove", accounts.DELETE_GROUP_MEMBERSHIP, remove_from_group),
-    (_USERS, "/groups", accounts.CREATE_GROUP, create_group),
-    (_USER, "/user/policies", accounts.ATTACH_POLICY_TO_USER, attach_to_user),
-    (_USER, "/user/policies/detach", accounts.DETACH_POLICY_FROM_USER, detach_from_user),
-    (_USER, "/user/pairs", accounts.CREATE_CREDENTIALS, create_pair),
-    (_USER, "/user/pairs/delete", accounts.DELETE_CREDENTIALS, delete_pair),
-    (_USER, "/user/sessions/end", accounts.DELETE_SESSION, end_session),
-    (_USER, "/user/delete", accounts.DELETE_USER, delete_user),
+add_member = show_group.carry_out(
+    "/members", accounts.ADD_GROUP_MEMBERSHIP, "group user", "{user} is in the group {group}."
+)
+remove_member = show_group.carry_out(
+    "/members/remove", accounts.DELETE_GROUP_MEMBERSHIP, "group user", "{user} is no longer in the group {group}."
+)
+attach_to_group = show_group.carry_out(
+    "/policies", accounts.ATTACH_POLICY_TO_GROUP, "group policy", "Attached the policy {policy}."
+)
+detach_from_group = show_group.carry_out(
+    "/policies/detach", accounts.DETACH_POLICY_FROM_GROUP, "group policy", "Detached the policy {policy}."
+)
+delete_group = show_group.carry_out(
+    "/delete", accounts.DELETE_GROUP, "group", "Deleted the group {group}.", typed="group", to=show_users
 )
 
 
+@page_at("/health")
 async def show_health(visit: Visit) -> Response:
     status = await visit.call(operators.GET_SERVER_STATUS)
     # Oldest first: begin with the first week that gave something back.
     weeks = list(dropwhile(lambda week: not week.reclaimed_bytes, status.weeks))
     lengths = bars([week.reclaimed_bytes for week in weeks])
     return visit.render("health", status=status, weeks=list(zip(weeks, lengths, strict=True)))
-
-
-PAGES: Final = (
-    page_at("/health", show_health, operators.GET_SERVER_STATUS),
-    _USERS,
-    _USER,
-    _GROUP,
-    _POLICIES,
-    _POLICY,
-    page_at("/audit", show_audit, operators.LIST_AUDIT_RECORDS),
-    *(form_at(path, handler, operation, shown_by=page) for page, path, operation, handler in _FORMS),
-)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import Bar, parse_size, shares
 from lakebed.operations import sandboxes
-from lakebed.server.web.visit import Visit, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
 ROOT: Final = "/repositories/{repository}/quotas"
 ROWS: Final = 50
@@ -28,8 +28,8 @@ def limit_of(visit: Visit) -> wire.QuotaSetting:
     return wire.QuotaSetting(limit_bytes=parse_size(visit.entry("limit")), restart=visit.entry("restart") == "1")
 
 
-async def show(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at(ROOT)
+async def show(visit: Visit, name: str) -> Response:
     # The operation returns all quotas, so the page cuts.
     after = visit.query("after")
     found = (await visit.call(sandboxes.LIST_QUOTAS, name)).results
@@ -39,8 +39,8 @@ async def show(visit: Visit) -> Response:
     return visit.render("quotas", name=name, quotas=used(rows), next_after=rows[-1].name if len(every) > ROWS else "")
 
 
-async def save(visit: Visit) -> Response:
-    [name] = visit.args
+@show.form()
+async def save(visit: Visit, name: str) -> Response:
     branch = visit.entry("branch").strip()
     await visit.call(sandboxes.SET_QUOTA, name, body=limit_of(visit), branch=branch or None)
     return visit.go(
@@ -48,24 +48,15 @@ async def save(visit: Visit) -> Response:
     )
 
 
-async def remove(visit: Visit) -> Response:
-    [name] = visit.args
+@show.form("/remove")
+async def remove(visit: Visit, name: str) -> Response:
     branch = visit.query("branch")
     visit.check_typed(branch or name)
     await visit.call(sandboxes.REMOVE_QUOTA, name, branch=branch or None)
     return visit.go("repositories", name, "quotas", notice=f"Removed the quota of {branch or name}.")
 
 
-async def count(visit: Visit) -> Response:
-    [name] = visit.args
+@show.form("/count")
+async def count(visit: Visit, name: str) -> Response:
     await visit.call(sandboxes.COUNT_QUOTA, name)
     return visit.go("repositories", name, "quotas", notice="Counted what is stored.")
-
-
-_SHOW: Final = page_at(ROOT, show, sandboxes.LIST_QUOTAS)
-PAGES: Final = (
-    _SHOW,
-    form_at(ROOT, save, sandboxes.SET_QUOTA, shown_by=_SHOW),
-    form_at(ROOT + "/remove", remove, sandboxes.REMOVE_QUOTA, shown_by=_SHOW),
-    form_at(ROOT + "/count", count, sandboxes.COUNT_QUOTA, shown_by=_SHOW),
-)

@@ -13,7 +13,7 @@ from lakebed.base import LakebedError, NotFound
 from lakebed.gc.messages import Keeper, Total
 from lakebed.operations import deleted, history, installation, objects, repositories
 from lakebed.operations.gc import collectors
-from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
+from lakebed.server.web.visit import Visit, page_at
 
 from .objects import readme_of
 
@@ -36,6 +36,7 @@ class Details:
     waiting: int
 
 
+@page_at("/")
 async def show_all(visit: Visit) -> Response:
     """Show a page of repositories. Their figures take a request each, so they are counted on demand."""
     has_details = visit.query("details") == "1"
@@ -68,6 +69,7 @@ async def _details(visit: Visit, repository: wire.Repository) -> Details:
     )
 
 
+@page_at("/new-repository")
 async def show_new(visit: Visit) -> Response:
     storage = await visit.call(installation.GET_STORAGE_CONFIG)
     prefix = storage.default_namespace_prefix or ""
@@ -76,6 +78,7 @@ async def show_new(visit: Visit) -> Response:
     return visit.render("new_repository", storage=storage, is_sample=is_sample, name=SAMPLE, namespace=namespace)
 
 
+@show_new.form()
 async def create(visit: Visit) -> Response:
     name = visit.entry("name").strip()
     await visit.call(
@@ -90,8 +93,8 @@ async def create(visit: Visit) -> Response:
     return visit.go("repositories", name, notice=f"Created the repository {name}.")
 
 
-async def show_one(visit: Visit) -> Response:
-    [name] = visit.args
+@page_at("/repositories/{repository}")
+async def show_one(visit: Visit, name: str) -> Response:
     repository = await visit.call(repositories.GET_REPOSITORY, name)
     branches = await visit.look(history.LIST_BRANCHES, name, amount=20, details=True)
     tags = await visit.look(history.LIST_TAGS, name, amount=20)
@@ -110,17 +113,20 @@ async def show_one(visit: Visit) -> Response:
     )
 
 
+@page_at("/deleted-repositories")
 async def show_deleted(visit: Visit) -> Response:
     gone = await visit.call(deleted.LIST_DELETED_REPOSITORIES, after=visit.query("after"), amount=50)
     return visit.render("deleted_repositories", gone=gone)
 
 
+@show_deleted.form()
 async def undelete(visit: Visit) -> Response:
     name = visit.query("repository")
     await visit.call(deleted.UNDELETE_REPOSITORY, name, body=wire.RepositoryUndeletion(uid=visit.query("uid")))
     return visit.go("repositories", name, notice=f"The repository {name} is back.")
 
 
+@page_at("/search")
 async def search(visit: Visit) -> Response:
     """Go to an address that begins with `lakefs://`, or list the repositories whose names contain the text."""
     text = visit.query("text").strip()
@@ -160,48 +166,11 @@ async def _paths(visit: Visit, name: str, text: str) -> wire.ObjectStatsList | N
         return None
 
 
-delete = carry_out(
+delete = show_one.carry_out(
+    "/delete",
     repositories.DELETE_REPOSITORY,
     "repository",
-    "",
     "Deleted the repository {repository}. It can be undeleted.",
     typed="repository",
-)
-
-_NEW: Final = page_at("/new-repository", show_new, installation.GET_STORAGE_CONFIG)
-_ONE: Final = page_at(
-    "/repositories/{repository}",
-    show_one,
-    repositories.GET_REPOSITORY,
-    history.LIST_BRANCHES,
-    history.LIST_TAGS,
-    history.LOG_COMMITS,
-    objects.STAT_OBJECT,
-    objects.GET_OBJECT,
-)
-_DELETED: Final = page_at("/deleted-repositories", show_deleted, deleted.LIST_DELETED_REPOSITORIES)
-PAGES: Final = (
-    _DELETED,
-    form_at("/deleted-repositories", undelete, deleted.UNDELETE_REPOSITORY, shown_by=_DELETED),
-    page_at(
-        "/",
-        show_all,
-        repositories.LIST_REPOSITORIES,
-        history.LIST_BRANCHES,
-        history.LOG_COMMITS,
-        collectors.GET_GC_STORAGE,
-    ),
-    _NEW,
-    form_at("/new-repository", create, repositories.CREATE_REPOSITORY, shown_by=_NEW),
-    _ONE,
-    form_at("/repositories/{repository}/delete", delete, repositories.DELETE_REPOSITORY, shown_by=_ONE),
-    page_at(
-        "/search",
-        search,
-        repositories.LIST_REPOSITORIES,
-        repositories.GET_REPOSITORY,
-        history.LIST_BRANCHES,
-        history.LIST_TAGS,
-        objects.LIST_OBJECTS,
-    ),
+    to=show_all,
 )
