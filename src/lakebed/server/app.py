@@ -49,7 +49,7 @@ from .hooks import ScriptReads, make_hooks
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
 from .http.gate import look, may_leave, permissions_of
 from .http.requests import JsonResponse, RestRequest, answer, check_origin, has_s3_signature
-from .http.routing import Route, Router
+from .http.routing import Route, Router, resources_of
 from .identity.providers import Providers
 from .operate.audit import AuditLog
 from .operate.health import Probe, alive
@@ -112,9 +112,11 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     lifecycle,
     holds,
     sandboxes,
+    # Tables: the catalog at another root, and ours.
+    iceberg.namespaces,
+    iceberg.tables,
+    iceberg.branch_tables,
 )
-CATALOG: Final = (iceberg.namespace_routes, iceberg.table_routes, iceberg.branch_table_routes)
-"""Routes of tables: the catalog at another root, and ours."""
 LARGE: Final = frozenset(
     (
         objects_table.LIST_OBJECTS,
@@ -278,8 +280,7 @@ def create_app(state: AppState, *, trusted_user: str = "") -> App:
     `trusted_user`: run every request as this user, with all permissions. Use it for an application that only its own
     process reaches, and whose user can open the data folder.
     """
-    routes = [route for resource in RESOURCES for route in resource.routes(state)]
-    routes += [route for make in CATALOG for route in make(state)]
+    routes = [route for file in RESOURCES for resource in resources_of(file) for route in resource(state).routes()]
     missing = set(table.OPERATIONS) - {route.operation for route in routes}
     assert not missing, missing
     return App(state, routes, auth.Identity(user_id=trusted_user) if trusted_user else None)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, overload
 from urllib.parse import unquote_to_bytes
 
 from starlette.responses import Response
 
+from lakebed.catalog import Catalog, Repository
 from lakebed.operations import NOTHING, PUBLIC, AnyOperation, Operation
 from lakebed.server.state import AppState
 
@@ -25,31 +28,24 @@ from .requests import RestRequest
 
 B = TypeVar("B")
 A = TypeVar("A")
+S = TypeVar("S")
 Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 class Route:
     """An operation, its handler, and the gate before it. A public operation has no gate.
 
-    The handler takes the request and, if the operation has a record for a body, that record. It returns the
-    operation's answer, or a response of its own. `request.args` has the decoded path arguments in order.
+    The handler takes the request, the repository of its path where `catalog` is given, and, if the operation has a
+    record for a body, that record. It returns the operation's answer, or a response of its own. `request.args` has the
+    decoded path arguments in order.
     """
 
-    __slots__ = ("gate", "handler", "operation", "parameters", "refused", "takes_record")
+    __slots__ = ("catalog", "gate", "handler", "operation", "parameters", "refused", "takes_record")
 
-    @overload
-    def __init__(
-        self, operation: Operation[Any, A], handler: Callable[[RestRequest], Awaitable[A | Response]]
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self, operation: Operation[B, A], handler: Callable[[RestRequest, B], Awaitable[A | Response]]
-    ) -> None: ...
-
-    def __init__(self, operation: AnyOperation, handler: Handler) -> None:
+    def __init__(self, operation: AnyOperation, handler: Handler, catalog: Catalog | None = None) -> None:
         self.operation: Final = operation
         self.handler: Final = handler
+        self.catalog: Final = catalog
         self.gate: Final = None if operation.permissions is PUBLIC else Gate(operation)
         self.takes_record: Final = operation.body not in {NOTHING, bytes}
         self.parameters: Final = frozenset(parameter.name for parameter in operation.parameters)
@@ -86,16 +82,78 @@ class Route:
     async def run(self, request: RestRequest) -> object:
         """Run the handler of an admitted request."""
         if self.takes_record:
-            return await self.handler(request, await request.record(self.operation))
-        return await self.handler(request)
+            record = await request.record(self.operation)
+            if self.catalog is None:
+                return await self.handler(request, record)
+            return await self.handler(request, await self.catalog.get(request.args[0]), record)
+        if self.catalog is None:
+            return await self.handler(request)
+        return await self.handler(request, await self.catalog.get(request.args[0]))
 
 
 class Resource:
-    """Handlers of one noun, over the state of the process."""
+    """Handlers of one noun, over the state of the process. Each says by a decorator which operations it serves."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._catalog = state.catalog
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(operation, getattr(self, name), self._catalog if takes_repository else None)
+            for name, method in vars(type(self)).items()
+            for operation, takes_repository in getattr(method, "served", ())
+        ]
+
+
+def resources_of(file: ModuleType) -> list[type[Resource]]:
+    """Return the resources that a file defines, in its order."""
+    return [
+        found
+        for found in vars(file).values()
+        if isinstance(found, type) and issubclass(found, Resource) and found.__module__ == file.__name__
+    ]
+
+
+class Serving(Protocol[B, A]):
+    """Declares a handler, which takes the body's record if there is one."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[S, RestRequest], Awaitable[A | Response]], /
+    ) -> Callable[[S, RestRequest], Awaitable[A | Response]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[S, RestRequest, B], Awaitable[A | Response]], /
+    ) -> Callable[[S, RestRequest, B], Awaitable[A | Response]]: ...
+
+
+class ServingRepository(Protocol[B, A]):
+    """Declares a handler that takes the repository, too."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[S, RestRequest, Repository], Awaitable[A | Response]], /
+    ) -> Callable[[S, RestRequest, Repository], Awaitable[A | Response]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[S, RestRequest, Repository, B], Awaitable[A | Response]], /
+    ) -> Callable[[S, RestRequest, Repository, B], Awaitable[A | Response]]: ...
+
+
+def serves(operation: Operation[B, A]) -> Serving[B, A]:
+    """Declare the operation that a method of a resource serves. It may serve several."""
+    return partial(_declare, operation, False)
+
+
+def in_repository(operation: Operation[B, A]) -> ServingRepository[B, A]:
+    """Declare it as `serves`. The method gets the repository that the path names first."""
+    return partial(_declare, operation, True)
+
+
+def _declare(operation: AnyOperation, takes_repository: bool, handler: Any) -> Any:
+    handler.served = [*getattr(handler, "served", ()), (operation, takes_repository)]
+    return handler
 
 
 class Routed(Protocol):

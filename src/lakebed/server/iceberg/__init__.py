@@ -9,9 +9,7 @@ credentials.py  where the files are reached, and keys for those of one table
 branch_tables.py    beside the standard, at the API's root: tables for people: list, show, history, diff, roll back
 """
 
-from .branch_tables import routes as branch_table_routes
+from . import branch_tables, namespaces, tables
 from .changing import Reading, appending
 from .door import CatalogDoor
-from .namespaces import routes as namespace_routes
 from .places import CatalogRequest
-from .tables import routes as table_routes

@@ -16,8 +16,7 @@ from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.gate import ask, check_source
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.versions import Commit, CommitNotFound, ContentsGone, Note
 
 from .changing import Changing, in_thread, load_library
@@ -35,8 +34,9 @@ class NoSuchSnapshot(NotFound):
 
 
 class BranchTables(Resource):
-    async def list(self, request: RestRequest) -> wire.TableEntryList:
-        repository, after = await self._catalog.get(request.args[0]), request.query("after")
+    @in_repository(operations.LIST_ALL_TABLES)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.TableEntryList:
+        after = request.query("after")
         namespace = tuple(request.query("namespace").split("/")) if request.query("namespace") else ()
         behind = _name(after) if after else None
         if behind is not None and behind.namespace[: len(namespace)] != namespace:
@@ -57,8 +57,9 @@ class BranchTables(Resource):
             pagination=page_of(results, has_more=has_more, last=results[-1].table if results else ""), results=results
         )
 
-    async def stat(self, request: RestRequest) -> wire.TableDetails:
-        repository, ref = await self._catalog.get(request.args[0]), request.args[1]
+    @in_repository(operations.STAT_TABLE)
+    async def stat(self, request: RestRequest, repository: Repository) -> wire.TableDetails:
+        ref = request.args[1]
         table = await repository.tables.load(ref, _asked(request))
         shown = await self._shown(repository, table)
         key = table.name.folder + RECORD.encode()
@@ -85,9 +86,10 @@ class BranchTables(Resource):
             commit=None if key not in last else _committed(last[key]),
         )
 
-    async def versions(self, request: RestRequest) -> wire.TableVersionList:
+    @in_repository(operations.LIST_TABLE_VERSIONS)
+    async def versions(self, request: RestRequest, repository: Repository) -> wire.TableVersionList:
         """List commits of the first-parent history: a merge brings all snapshots of its source at once."""
-        repository, name = await self._catalog.get(request.args[0]), _asked(request)
+        name = _asked(request)
         commits, position = await repository.versions.history.log(
             request.args[1],
             after=request.query("after"),
@@ -105,8 +107,9 @@ class BranchTables(Resource):
             pagination=page_of(results, has_more=bool(position), last=position), results=results
         )
 
-    async def diff(self, request: RestRequest) -> wire.TableDifference:
-        repository, name = await self._catalog.get(request.args[0]), _asked(request)
+    @in_repository(operations.DIFF_TABLE)
+    async def diff(self, request: RestRequest, repository: Repository) -> wire.TableDifference:
+        name = _asked(request)
         tables = [await repository.tables.find(ref, name) for ref in request.args[1:3]]
         if tables == [None, None]:
             raise NoSuchTable(f"there is no table {name} at either ref", table=str(name))
@@ -131,6 +134,7 @@ class BranchTables(Resource):
             **counts,
         )
 
+    @serves(operations.ROLL_BACK_TABLE)
     async def roll_back(self, request: RestRequest, body: wire.TableRollback) -> wire.TableRolledBack:
         if bool(body.snapshot_id) == bool(body.ref):
             raise InvalidBody("name one of snapshot_id and ref")
@@ -262,14 +266,3 @@ def _committed(commit: Commit) -> wire.TableCommitted:
 
 def _rolled_back(commit: Commit, uri: str, snapshot: str) -> wire.TableRolledBack:
     return wire.TableRolledBack(commit=_committed(commit), metadata_location=uri, snapshot_id=snapshot)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = BranchTables(state)
-    return [
-        Route(operations.LIST_ALL_TABLES, here.list),
-        Route(operations.STAT_TABLE, here.stat),
-        Route(operations.LIST_TABLE_VERSIONS, here.versions),
-        Route(operations.DIFF_TABLE, here.diff),
-        Route(operations.ROLL_BACK_TABLE, here.roll_back),
-    ]

@@ -14,8 +14,7 @@ from lakebed.operations import PUBLIC_BYTES_MAX, Operation
 from lakebed.operations import tables as operations
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest, parse_query
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 
 from .credentials import files_settings
 from .places import inner, levels_of, names_in, namespace_of, note_of, shown, warehouse_of
@@ -42,6 +41,7 @@ class OAuthRefused(Invalid):
 class Namespaces(Resource):
     # Settings and logins
 
+    @serves(operations.GET_CATALOG_CONFIG)
     async def settings(self, request: RestRequest) -> wire.CatalogSettings:
         warehouse = request.query("warehouse")
         overrides: dict[str, str] = {}
@@ -59,6 +59,7 @@ class Namespaces(Resource):
         }
         return wire.CatalogSettings(defaults=defaults, overrides=overrides, endpoints=ENDPOINTS)
 
+    @serves(operations.LOG_IN_TO_CATALOG)
     async def log_in(self, request: RestRequest) -> wire.CatalogToken:
         """Exchange a key pair for a token of the API, which every request of the catalog may carry.
 
@@ -88,6 +89,7 @@ class Namespaces(Resource):
             ) from error
         return wire.CatalogToken(access_token=token, expires_in=expires_s - now_s)
 
+    @serves(operations.LIST_CATALOGS)
     async def list_catalogs(self, request: RestRequest) -> wire.NamespaceList:
         """List what the caller may read: repositories, or the branches of one."""
         parent, after, limit = levels_of(request.query("parent")), request.query("pageToken"), limit_of(request)
@@ -109,8 +111,8 @@ class Namespaces(Resource):
 
     # Namespaces
 
-    async def list(self, request: RestRequest) -> wire.NamespaceList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(operations.LIST_NAMESPACES)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.NamespaceList:
         parent = levels_of(request.query("parent"))
         if parent:
             await repository.tables.namespace(request.args[1], parent)
@@ -124,18 +126,20 @@ class Namespaces(Resource):
         names = [[*outer, *each] for each in found]
         return wire.NamespaceList(namespaces=names, next_page_token=found[-1][-1] if has_more else None)
 
-    async def create(self, request: RestRequest, body: wire.NamespaceProperties) -> wire.NamespaceProperties:
-        repository, branch = await self._place(request)
-        namespace = inner(request, body.namespace)
+    @in_repository(operations.CREATE_NAMESPACE)
+    async def create(
+        self, request: RestRequest, repository: Repository, body: wire.NamespaceProperties
+    ) -> wire.NamespaceProperties:
+        branch, namespace = request.args[1], inner(request, body.namespace)
         await ask((operations.SETS,), request.permissions, names_in(request, namespace))
         await repository.tables.start()
         note = note_of(request, f"Create namespace {'.'.join(namespace)}")
         await repository.tables.create_namespace(branch, namespace, body.properties, note)
         return wire.NamespaceProperties(namespace=shown(request, namespace), properties=body.properties)
 
-    async def load(self, request: RestRequest) -> wire.NamespaceProperties:
-        repository, ref = await self._place(request)
-        namespace = namespace_of(request)
+    @in_repository(operations.LOAD_NAMESPACE)
+    async def load(self, request: RestRequest, repository: Repository) -> wire.NamespaceProperties:
+        ref, namespace = request.args[1], namespace_of(request)
         if namespace:
             properties = dict(await repository.tables.namespace(ref, namespace))
         else:
@@ -144,18 +148,21 @@ class Namespaces(Resource):
                 await repository.versions.refs.resolve(ref)
         return wire.NamespaceProperties(namespace=shown(request, namespace), properties=properties)
 
-    async def exists(self, request: RestRequest) -> None:
-        await self.load(request)
+    @in_repository(operations.NAMESPACE_EXISTS)
+    async def exists(self, request: RestRequest, repository: Repository) -> None:
+        await self.load(request, repository)
 
-    async def drop(self, request: RestRequest) -> None:
-        repository, branch = await self._place(request)
-        namespace = namespace_of(request)
+    @in_repository(operations.DROP_NAMESPACE)
+    async def drop(self, request: RestRequest, repository: Repository) -> None:
+        branch, namespace = request.args[1], namespace_of(request)
         note = note_of(request, f"Drop namespace {'.'.join(namespace)}")
         await repository.tables.drop_namespace(branch, namespace, note)
 
-    async def update(self, request: RestRequest, body: wire.NamespaceChange) -> wire.NamespaceChanged:
-        repository, branch = await self._place(request)
-        namespace = namespace_of(request)
+    @in_repository(operations.UPDATE_NAMESPACE)
+    async def update(
+        self, request: RestRequest, repository: Repository, body: wire.NamespaceChange
+    ) -> wire.NamespaceChanged:
+        branch, namespace = request.args[1], namespace_of(request)
         removals, updates = body.removals or [], body.updates or {}
         if both := sorted(updates.keys() & set(removals)):
             raise Invalid(f"property {both[0]!a} is to be set and to be removed")
@@ -170,9 +177,6 @@ class Namespaces(Resource):
             removed=[name for name in removals if name in before],
             missing=[name for name in removals if name not in before],
         )
-
-    async def _place(self, request: RestRequest) -> tuple[Repository, str]:
-        return await self._catalog.get(request.args[0]), request.args[1]
 
 
 async def _is_shown(request: RestRequest, repository: str) -> bool:
@@ -195,18 +199,3 @@ def _pair(request: RestRequest, fields: dict[str, str]) -> tuple[str, str]:
     if scheme.lower() == b"basic":
         return decode_basic(proof)
     raise OAuthRefused("invalid_client", "client_id and client_secret are missing", 401)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Namespaces(state)
-    return [
-        Route(operations.GET_CATALOG_CONFIG, here.settings),
-        Route(operations.LOG_IN_TO_CATALOG, here.log_in),
-        Route(operations.LIST_CATALOGS, here.list_catalogs),
-        Route(operations.LIST_NAMESPACES, here.list),
-        Route(operations.CREATE_NAMESPACE, here.create),
-        Route(operations.LOAD_NAMESPACE, here.load),
-        Route(operations.NAMESPACE_EXISTS, here.exists),
-        Route(operations.DROP_NAMESPACE, here.drop),
-        Route(operations.UPDATE_NAMESPACE, here.update),
-    ]

@@ -14,8 +14,7 @@ from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 
 from .changing import Changing
 from .credentials import files_settings, lent_settings, signed, signer_settings, wants_keys, wants_signatures
@@ -28,8 +27,8 @@ REPORT_BYTES_MAX: Final = 256 << 10
 class TableRoutes(Resource):
     # Reading
 
-    async def list(self, request: RestRequest) -> wire.TableList:
-        repository = await self._repository(request)
+    @in_repository(operations.LIST_TABLES)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.TableList:
         found, has_more = await repository.tables.list(
             request.args[1], namespace_of(request), after=request.query("pageToken"), limit=limit_of(request)
         )
@@ -38,27 +37,31 @@ class TableRoutes(Resource):
             next_page_token=found[-1].name if has_more else None,
         )
 
-    async def load(self, request: RestRequest) -> wire.LoadedTable:
+    @in_repository(operations.LOAD_TABLE)
+    async def load(self, request: RestRequest, repository: Repository) -> wire.LoadedTable:
         """Answer with the metadata file as it lies there: the library is not asked."""
-        repository = await self._repository(request)
         table = await repository.tables.load(request.args[1], table_of(request))
         data = await self._changing(repository).metadata_file(table.metadata)
         return await self._loaded(
             request, repository, table.name, table.uuid, repository.tables.uri_of(table.metadata), data
         )
 
-    async def exists(self, request: RestRequest) -> None:
-        await (await self._repository(request)).tables.load(request.args[1], table_of(request))
+    @in_repository(operations.TABLE_EXISTS)
+    async def exists(self, request: RestRequest, repository: Repository) -> None:
+        await repository.tables.load(request.args[1], table_of(request))
 
-    async def credentials(self, request: RestRequest) -> wire.TableCredentials:
-        repository = await self._repository(request)
+    @in_repository(operations.LOAD_TABLE_CREDENTIALS)
+    async def credentials(self, request: RestRequest, repository: Repository) -> wire.TableCredentials:
         table = await repository.tables.load(request.args[1], table_of(request))
         lent = await lent_settings(self._state.authenticator, request, table.name, table.uuid, repository.tables)
         return wire.TableCredentials(storage_credentials=lent)
 
-    async def sign(self, request: RestRequest, body: wire.FileRequest) -> wire.SignedFileRequest:
+    @in_repository(operations.SIGN_FILE_REQUEST)
+    async def sign(
+        self, request: RestRequest, repository: Repository, body: wire.FileRequest
+    ) -> wire.SignedFileRequest:
         """Sign for a table of the ref, or for one that is staged: then the file's URI has the id that it was given."""
-        repository, name = await self._repository(request), table_of(request)
+        name = table_of(request)
         table = await repository.tables.find(request.args[1], name)
         uuid = table.uuid if table else self._changing(repository).staged_id(request.args[1], name, body.uri)
         now_ms = self._state.ports.clock.now_ms()
@@ -77,13 +80,15 @@ class TableRoutes(Resource):
             metadata_location=uri, metadata=msgspec.Raw(data), config=config, storage_credentials=lent
         )
 
+    @serves(operations.REPORT_TABLE_METRICS)
     async def report(self, request: RestRequest) -> None:
         await request.small_body(REPORT_BYTES_MAX)
 
     # Changing
 
-    async def create(self, request: RestRequest, body: wire.TableCreation) -> wire.LoadedTable:
-        repository, branch = await self._repository(request), request.args[1]
+    @in_repository(operations.CREATE_TABLE)
+    async def create(self, request: RestRequest, repository: Repository, body: wire.TableCreation) -> wire.LoadedTable:
+        branch = request.args[1]
         name = TableName(namespace_of(request), body.name)
         changing = self._changing(repository)
         location = changing.fresh_location(branch, name)
@@ -101,8 +106,11 @@ class TableRoutes(Resource):
         uri = await changing.create(branch, name, new, data, partial(note_of, request))
         return await self._loaded(request, repository, name, new.uuid, uri, data)
 
-    async def register(self, request: RestRequest, body: wire.TableRegistration) -> wire.LoadedTable:
-        repository, branch = await self._repository(request), request.args[1]
+    @in_repository(operations.REGISTER_TABLE)
+    async def register(
+        self, request: RestRequest, repository: Repository, body: wire.TableRegistration
+    ) -> wire.LoadedTable:
+        branch = request.args[1]
         name = TableName(namespace_of(request), body.name)
         file = repository.tables.file_of(body.metadata_location)
         await ask(
@@ -113,6 +121,7 @@ class TableRoutes(Resource):
         uri, data, _ = await changing.register(branch, name, file, overwrite=body.overwrite, note=note)
         return await self._loaded(request, repository, name, file.partition("/")[0], uri, data)
 
+    @serves(operations.COMMIT_TABLE)
     async def commit(self, request: RestRequest, body: wire.TableCommit) -> wire.CommittedTable:
         name = table_of(request)
         if body.identifier is not None and _name_of(request, body.identifier) != name:
@@ -121,6 +130,7 @@ class TableRoutes(Resource):
         [changed] = await changing.commit(request.args[1], {name: body}, partial(note_of, request))
         return wire.CommittedTable(metadata_location=changed.metadata.uri, metadata=msgspec.Raw(changed.data))
 
+    @serves(operations.COMMIT_TABLES)
     async def commit_many(self, request: RestRequest, body: wire.TablesCommit) -> None:
         commits: dict[TableName, wire.TableCommit] = {}
         for each in body.table_changes:
@@ -135,11 +145,13 @@ class TableRoutes(Resource):
         changing = self._changing(await self._repository(request))
         await changing.commit(request.args[1], commits, partial(note_of, request))
 
-    async def drop(self, request: RestRequest) -> None:
-        repository, name = await self._repository(request), table_of(request)
+    @in_repository(operations.DROP_TABLE)
+    async def drop(self, request: RestRequest, repository: Repository) -> None:
+        name = table_of(request)
         # To purge is no more: other branches and older commits may name the same files, and retention knows.
         await repository.tables.drop(request.args[1], name, note_of(request, f"{name}: drop"))
 
+    @serves(operations.RENAME_TABLE)
     async def rename(self, request: RestRequest, body: wire.TableRename) -> None:
         source, target = _name_of(request, body.source), _name_of(request, body.destination)
         for permission, name in ((operations.REMOVES, source), (operations.READS, source), (operations.WRITES, target)):
@@ -157,21 +169,3 @@ class TableRoutes(Resource):
 
 def _name_of(request: RestRequest, identifier: wire.TableIdentifier) -> TableName:
     return TableName(inner(request, identifier.namespace), identifier.name)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = TableRoutes(state)
-    return [
-        Route(operations.LIST_TABLES, here.list),
-        Route(operations.LOAD_TABLE, here.load),
-        Route(operations.LOAD_TABLE_CREDENTIALS, here.credentials),
-        Route(operations.SIGN_FILE_REQUEST, here.sign),
-        Route(operations.TABLE_EXISTS, here.exists),
-        Route(operations.CREATE_TABLE, here.create),
-        Route(operations.REGISTER_TABLE, here.register),
-        Route(operations.COMMIT_TABLE, here.commit),
-        Route(operations.COMMIT_TABLES, here.commit_many),
-        Route(operations.DROP_TABLE, here.drop),
-        Route(operations.RENAME_TABLE, here.rename),
-        Route(operations.REPORT_TABLE_METRICS, here.report),
-    ]

@@ -8,11 +8,11 @@ from lakebed import wire
 from lakebed.hooks import ActionRunRecord, HookRunRecord, Runs
 from lakebed.operations import repositories
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, serves
 
 
 class Actions(Resource):
+    @serves(repositories.LIST_REPOSITORY_RUNS)
     async def list(self, request: RestRequest) -> wire.ActionRunList:
         found, has_more = await (await self._runs(request)).list(
             after=request.query("after"),
@@ -24,9 +24,11 @@ class Actions(Resource):
         pagination = page_of(results, has_more=has_more, last=results[-1].run_id if results else "")
         return wire.ActionRunList(pagination=pagination, results=results)
 
+    @serves(repositories.GET_RUN)
     async def get(self, request: RestRequest) -> wire.ActionRun:
         return _run(request.args[1], await (await self._runs(request)).get(request.args[1]))
 
+    @serves(repositories.LIST_RUN_HOOKS)
     async def hooks(self, request: RestRequest) -> wire.HookRunList:
         record = await (await self._runs(request)).get(request.args[1])
         limit, after = request.amount(), request.query("after")
@@ -35,21 +37,12 @@ class Actions(Resource):
         pagination = page_of(results, has_more=len(found) > limit, last=results[-1].hook_run_id if results else "")
         return wire.HookRunList(pagination=pagination, results=results)
 
+    @serves(repositories.GET_RUN_HOOK_OUTPUT)
     async def output(self, request: RestRequest) -> str:
         return await (await self._runs(request)).output(request.args[1], request.args[2])
 
     async def _runs(self, request: RestRequest) -> Runs:
         return Runs((await self._catalog.get(request.args[0])).versions)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Actions(state)
-    return [
-        Route(repositories.LIST_REPOSITORY_RUNS, here.list),
-        Route(repositories.GET_RUN, here.get),
-        Route(repositories.LIST_RUN_HOOKS, here.hooks),
-        Route(repositories.GET_RUN_HOOK_OUTPUT, here.output),
-    ]
 
 
 def _run(run_id: str, record: ActionRunRecord) -> wire.ActionRun:

@@ -27,16 +27,15 @@ from lakebed.sandboxes import SandboxNotFound
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.gate import check_source, keep_actions, require
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefNotFound
 
 logger = logging.getLogger(__name__)
 
 
 class Branches(Resource):
-    async def list(self, request: RestRequest) -> wire.RefList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.LIST_BRANCHES)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.RefList:
         hidden = frozenset() if request.flag("show_hidden") else await repository.settings.hidden_branches()
         limit = request.amount()
         found: list[wire.Ref] = []
@@ -53,8 +52,8 @@ class Branches(Resource):
             found = [detailed.get(ref.id, ref) for ref in found]
         return wire.RefList(pagination=page_of(found, has_more=has_more, last=after), results=found)
 
-    async def create(self, request: RestRequest, body: wire.BranchCreation) -> str:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.CREATE_BRANCH)
+    async def create(self, request: RestRequest, repository: Repository, body: wire.BranchCreation) -> str:
         await check_source(request.permissions, repository, body.source)
         try:
             commit_id = await repository.changes.create_branch(
@@ -71,12 +70,13 @@ class Branches(Resource):
             raise Answer(404, f"source reference '{body.source}': not found") from error
         return commit_id
 
-    async def get(self, request: RestRequest) -> wire.Ref:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.GET_BRANCH)
+    async def get(self, request: RestRequest, repository: Repository) -> wire.Ref:
         return _shown(await repository.versions.refs.get_branch(request.args[1]))
 
-    async def delete(self, request: RestRequest) -> None:
-        repository, branch, by = await self._catalog.get(request.args[0]), request.args[1], request.identity.user_id
+    @in_repository(history.DELETE_BRANCH)
+    async def delete(self, request: RestRequest, repository: Repository) -> None:
+        branch, by = request.args[1], request.identity.user_id
         await repository.changes.delete_branch(branch, force=request.flag("force"), by=by)
         try:
             await self._state.sandboxes.end(repository, branch, by=by)
@@ -86,8 +86,8 @@ class Branches(Resource):
             # The branch is deleted, and that is the answer. Upkeep ends a sandbox without its branch.
             logger.warning("sandbox %s: %s", branch, error)
 
-    async def reset(self, request: RestRequest, body: wire.ResetCreation) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.RESET_BRANCH)
+    async def reset(self, request: RestRequest, repository: Repository, body: wire.ResetCreation) -> None:
         branch = request.args[1]
         force = bool(body.force)
         match body.type:
@@ -100,8 +100,9 @@ class Branches(Resource):
                     raise InvalidParameter("resetting an object needs its path")
                 await repository.changes.reset_object(branch, path_to_key(body.path), force=force)
 
-    async def hard_reset(self, request: RestRequest) -> None:
-        repository, ref = await self._catalog.get(request.args[0]), request.required("ref")
+    @in_repository(history.HARD_RESET_BRANCH)
+    async def hard_reset(self, request: RestRequest, repository: Repository) -> None:
+        ref = request.required("ref")
         await check_source(request.permissions, repository, ref)
         ref = await keep_actions(request.permissions, repository, ref, against=request.args[1])
         await repository.changes.hard_reset(
@@ -167,42 +168,26 @@ def _lasts_ms(ttl: str | None, now_ms: int) -> int:
 
 
 class Tags(Resource):
-    async def list(self, request: RestRequest) -> wire.RefList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.LIST_TAGS)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.RefList:
         tags, has_more = await repository.versions.refs.list_tags(**request.page())
         results = [wire.Ref(id=tag.name, commit_id=tag.commit_id) for tag in tags]
         last = tags[-1].name if tags else ""
         return wire.RefList(pagination=page_of(results, has_more=has_more, last=last), results=results)
 
-    async def create(self, request: RestRequest, body: wire.TagCreation) -> wire.Ref:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.CREATE_TAG)
+    async def create(self, request: RestRequest, repository: Repository, body: wire.TagCreation) -> wire.Ref:
         await check_source(request.permissions, repository, body.ref)
         commit_id = await repository.changes.create_tag(
             body.id, body.ref, force=bool(body.force), by=request.identity.user_id
         )
         return wire.Ref(id=body.id, commit_id=commit_id)
 
-    async def get(self, request: RestRequest) -> wire.Ref:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.GET_TAG)
+    async def get(self, request: RestRequest, repository: Repository) -> wire.Ref:
         commit_id = await repository.versions.refs.get_tag(request.args[1])
         return wire.Ref(id=request.args[1], commit_id=commit_id)
 
-    async def delete(self, request: RestRequest) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.DELETE_TAG)
+    async def delete(self, request: RestRequest, repository: Repository) -> None:
         await repository.changes.delete_tag(request.args[1], force=request.flag("force"), by=request.identity.user_id)
-
-
-def routes(state: AppState) -> list[Route]:
-    branches, tags = Branches(state), Tags(state)
-    return [
-        Route(history.LIST_BRANCHES, branches.list),
-        Route(history.CREATE_BRANCH, branches.create),
-        Route(history.GET_BRANCH, branches.get),
-        Route(history.DELETE_BRANCH, branches.delete),
-        Route(history.RESET_BRANCH, branches.reset),
-        Route(history.HARD_RESET_BRANCH, branches.hard_reset),
-        Route(history.LIST_TAGS, tags.list),
-        Route(history.CREATE_TAG, tags.create),
-        Route(history.GET_TAG, tags.get),
-        Route(history.DELETE_TAG, tags.delete),
-    ]

@@ -17,8 +17,7 @@ from lakebed.operations import history
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.gate import check_source, keep_actions, refuse_denied, refuse_denied_below
 from lakebed.server.http.requests import RestRequest, StreamedResponse, page_of, raw_headers
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound
 
 _TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist": "sublists"}
@@ -26,8 +25,9 @@ _TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist"
 
 
 class Commits(Resource):
-    async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
-        repository, tree = await self._catalog.get(request.args[0]), request.query("source_metarange")
+    @in_repository(history.COMMIT)
+    async def commit(self, request: RestRequest, repository: Repository, body: wire.CommitCreation) -> wire.Commit:
+        tree = request.query("source_metarange")
         if tree:
             # Check deny statements as for a commit by its id: the request names no branch of it.
             refuse_denied(history.COMMIT.asked_later, request.permissions, {"repository": request.args[0]})
@@ -46,6 +46,7 @@ class Commits(Resource):
         )
         return commit_record(commit)
 
+    @serves(history.CREATE_COMMIT_RECORD)
     async def record(self, request: RestRequest, body: wire.CommitRecordCreation) -> None:
         """Write a commit record for no branch and without a nonce, so that its sender can compute the id."""
         commit = Commit(
@@ -61,21 +62,22 @@ class Commits(Resource):
         repository = await self._catalog.get(request.args[0])
         await repository.changes.record_commit(body.commit_id, commit, force=bool(body.force))
 
-    async def get(self, request: RestRequest) -> wire.Commit:
+    @in_repository(history.GET_COMMIT)
+    async def get(self, request: RestRequest, repository: Repository) -> wire.Commit:
         """Return a commit by id, as in the contract, or by any other ref expression, as its clients send."""
-        versions = (await self._catalog.get(request.args[0])).versions
+        versions = repository.versions
         try:
             commit = await versions.history.get_commit(await versions.refs.resolve_commit(request.args[1]))
         except RefNotFound as error:
             raise CommitNotFound("commit not found", commit=request.args[1]) from error
         return commit_record(commit)
 
-    async def log(self, request: RestRequest) -> wire.CommitList:
+    @in_repository(history.LOG_COMMITS)
+    async def log(self, request: RestRequest, repository: Repository) -> wire.CommitList:
         """List commits. With `limit` the caller wants `amount` commits and no further page. A page that a filter ends
         early still has a next page: the offset is a position in the log, and may be a commit that the page does not
         show.
         """
-        repository = await self._catalog.get(request.args[0])
         is_limited, amount = request.flag("limit"), request.amount()
         stop_at = request.query("stop_at") or None
         try:
@@ -98,8 +100,8 @@ class Commits(Resource):
         pagination = page_of(results, has_more=has_more, last=position)
         return wire.CommitList(pagination=pagination, results=results)
 
-    async def revert(self, request: RestRequest, body: wire.RevertCreation) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.REVERT_BRANCH)
+    async def revert(self, request: RestRequest, repository: Repository, body: wire.RevertCreation) -> None:
         note = _note(request, body.commit_overrides)
         with _naming(body.ref):
             # A revert writes content of the commit and its parent, so check read access to the commit.
@@ -115,8 +117,10 @@ class Commits(Resource):
                 refuse_expired=bool(body.refuse_expired),
             )
 
-    async def cherry_pick(self, request: RestRequest, body: wire.CherryPickCreation) -> wire.Commit:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.CHERRY_PICK)
+    async def cherry_pick(
+        self, request: RestRequest, repository: Repository, body: wire.CherryPickCreation
+    ) -> wire.Commit:
         note = _note(request, body.commit_overrides)
         with _naming(body.ref):
             await check_source(request.permissions, repository, body.ref)
@@ -131,9 +135,11 @@ class Commits(Resource):
             )
         return commit_record(commit)
 
+    @serves(history.GET_META_RANGE)
     async def metarange(self, request: RestRequest) -> wire.StorageUri:
         return await self._file(request, "metaranges", "metarange")
 
+    @serves(history.GET_RANGE)
     async def range(self, request: RestRequest) -> wire.StorageUri:
         return await self._file(request, "ranges", "range")
 
@@ -142,6 +148,7 @@ class Commits(Resource):
         found = await _find_file(repository, folder, request.args[1], noun)
         return wire.StorageUri(location=repository.full_address(found.key))
 
+    @serves(history.GET_METADATA_OBJECT)
     async def tree_file(self, request: RestRequest) -> Response:
         """Return the bytes of a range, metarange or sublist in Lakebed's format. Other servers do not read it."""
         kind = request.args[1]
@@ -159,21 +166,6 @@ class Commits(Resource):
         stream = repository.objectstore.stream(found.key)
         headers = {"content-type": "application/octet-stream", "content-length": str(found.size_bytes)}
         return StreamedResponse(await anext(stream, b""), stream, status=200, headers=raw_headers(headers))
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Commits(state)
-    return [
-        Route(history.COMMIT, here.commit),
-        Route(history.CREATE_COMMIT_RECORD, here.record),
-        Route(history.REVERT_BRANCH, here.revert),
-        Route(history.CHERRY_PICK, here.cherry_pick),
-        Route(history.GET_COMMIT, here.get),
-        Route(history.LOG_COMMITS, here.log),
-        Route(history.GET_META_RANGE, here.metarange),
-        Route(history.GET_RANGE, here.range),
-        Route(history.GET_METADATA_OBJECT, here.tree_file),
-    ]
 
 
 def commit_record(commit: Commit) -> wire.Commit:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import builtins
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import Etags
-from lakebed.catalog import DeletedRepository
+from lakebed.catalog import DeletedRepository, Repository
 from lakebed.operations import deleted
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest, answer, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.versions import RefKind
 
 from .repositories import repository_record
@@ -23,26 +22,31 @@ D = TypeVar("D", wire.DeletedRepository, wire.DeletedRef)
 
 
 class Deleted(Resource):
+    @serves(deleted.LIST_DELETED_REPOSITORIES)
     async def list(self, request: RestRequest) -> wire.DeletedRepositoryList:
         found = await self._catalog.deleted.list(prefix=request.query("prefix"))
         page, pagination = _page(request, [_deleted(one) for one in found])
         return wire.DeletedRepositoryList(pagination=pagination, results=page)
 
+    @serves(deleted.UNDELETE_REPOSITORY)
     async def undelete(self, request: RestRequest, body: wire.RepositoryUndeletion) -> wire.Repository:
         if body.name:
             require(deleted.UNDELETE_REPOSITORY.asked_later, request.permissions, {"name": body.name})
         back = await self._catalog.undelete(request.args[0], uid=body.uid, new_name=body.name or "")
         return repository_record(back.id, back.record)
 
+    @serves(deleted.FORGET_REPOSITORY)
     async def forget(self, request: RestRequest) -> None:
         await self._catalog.deleted.forget(request.args[0], uid=request.query("uid"))
 
+    @serves(deleted.GET_DELETE_PROTECTION)
     async def protection(self, request: RestRequest) -> Response:
         record, etag = await self._catalog.deletion_protection(request.args[0])
         response = answer(wire.DeleteProtection(repository=record.protected, branches=list(record.protected_branches)))
         response.headers["etag"] = f'"{etag}"'
         return response
 
+    @serves(deleted.SET_DELETE_PROTECTION)
     async def protect(self, request: RestRequest, body: wire.DeleteProtection) -> None:
         header = request.header(b"if-match")
         await self._catalog.protect_deletion(
@@ -53,16 +57,19 @@ class Deleted(Resource):
         )
 
 
+_OF_TAGS: Final = frozenset(
+    (deleted.LIST_DELETED_TAGS, deleted.UNDELETE_TAG, deleted.FORGET_TAG, deleted.LIST_TAG_MOVES)
+)
+
+
 class DeletedRefs(Resource):
-    async def branches(self, request: RestRequest) -> wire.DeletedRefList:
-        return await self._listed(request, RefKind.BRANCH)
+    """Deleted branches, or deleted tags: the operation says which."""
 
-    async def tags(self, request: RestRequest) -> wire.DeletedRefList:
-        return await self._listed(request, RefKind.TAG)
-
-    async def _listed(self, request: RestRequest, kind: RefKind) -> wire.DeletedRefList:
+    @in_repository(deleted.LIST_DELETED_BRANCHES)
+    @in_repository(deleted.LIST_DELETED_TAGS)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.DeletedRefList:
+        kind = _kind_of(request)
         shows_hidden = kind is RefKind.TAG or request.flag("show_hidden")
-        found = await (await self._catalog.get(request.args[0])).versions.refs.list_deleted(kind)
         results = [
             wire.DeletedRef(
                 id=one.name,
@@ -72,41 +79,31 @@ class DeletedRefs(Resource):
                 kept_until=one.kept_until_ms // 1000,
                 hidden=one.is_hidden,
             )
-            for one in found
+            for one in await repository.versions.refs.list_deleted(kind)
             if one.name.startswith(request.query("prefix")) and (shows_hidden or not one.is_hidden)
         ]
         page, pagination = _page(request, results)
         return wire.DeletedRefList(pagination=pagination, results=page)
 
-    async def undelete_branch(self, request: RestRequest) -> wire.Ref:
-        changes = (await self._catalog.get(request.args[0])).changes
-        commit_id = await changes.undelete_branch(request.args[1], by=request.identity.user_id)
-        return wire.Ref(id=request.args[1], commit_id=commit_id)
+    @in_repository(deleted.UNDELETE_BRANCH)
+    @in_repository(deleted.UNDELETE_TAG)
+    async def undelete(self, request: RestRequest, repository: Repository) -> wire.Ref:
+        name, changes = request.args[1], repository.changes
+        undelete = changes.undelete_tag if _kind_of(request) is RefKind.TAG else changes.undelete_branch
+        return wire.Ref(id=name, commit_id=await undelete(name, by=request.identity.user_id))
 
-    async def undelete_tag(self, request: RestRequest) -> wire.Ref:
-        changes = (await self._catalog.get(request.args[0])).changes
-        commit_id = await changes.undelete_tag(request.args[1], by=request.identity.user_id)
-        return wire.Ref(id=request.args[1], commit_id=commit_id)
+    @in_repository(deleted.FORGET_BRANCH)
+    @in_repository(deleted.FORGET_TAG)
+    async def forget(self, request: RestRequest, repository: Repository) -> None:
+        await repository.changes.forget_deleted(_kind_of(request), request.args[1])
 
-    async def forget_branch(self, request: RestRequest) -> None:
-        await self._forget(request, RefKind.BRANCH)
-
-    async def forget_tag(self, request: RestRequest) -> None:
-        await self._forget(request, RefKind.TAG)
-
-    async def _forget(self, request: RestRequest, kind: RefKind) -> None:
-        await (await self._catalog.get(request.args[0])).changes.forget_deleted(kind, request.args[1])
-
-    async def branch_moves(self, request: RestRequest) -> wire.RefMoveList:
-        return await self._moves(request, RefKind.BRANCH)
-
-    async def tag_moves(self, request: RestRequest) -> wire.RefMoveList:
-        return await self._moves(request, RefKind.TAG)
-
-    async def _moves(self, request: RestRequest, kind: RefKind) -> wire.RefMoveList:
-        refs = (await self._catalog.get(request.args[0])).versions.refs
-        after = request.integer("after", 0)
-        found, has_more = await refs.moves(kind, request.args[1], before_ms=after or None, limit=request.amount())
+    @in_repository(deleted.LIST_BRANCH_MOVES)
+    @in_repository(deleted.LIST_TAG_MOVES)
+    async def moves(self, request: RestRequest, repository: Repository) -> wire.RefMoveList:
+        before_ms = request.integer("after", 0) or None
+        found, has_more = await repository.versions.refs.moves(
+            _kind_of(request), request.args[1], before_ms=before_ms, limit=request.amount()
+        )
         results = [
             wire.RefMove(
                 commit_id=move.after, before=move.before, operation=move.operation, user=move.by, date_ms=move.at_ms
@@ -115,6 +112,10 @@ class DeletedRefs(Resource):
         ]
         last = str(found[-1].at_ms) if found else ""
         return wire.RefMoveList(pagination=page_of(results, has_more=has_more, last=last), results=results)
+
+
+def _kind_of(request: RestRequest) -> RefKind:
+    return RefKind.TAG if request.operation in _OF_TAGS else RefKind.BRANCH
 
 
 def _page(request: RestRequest, found: builtins.list[D]) -> tuple[builtins.list[D], wire.Pagination]:
@@ -139,22 +140,3 @@ def _deleted(one: DeletedRepository) -> wire.DeletedRepository:
         deleted_by=record.deleted_by,
         kept_until=record.kept_until_ms // 1000,
     )
-
-
-def routes(state: AppState) -> list[Route]:
-    here, refs = Deleted(state), DeletedRefs(state)
-    return [
-        Route(deleted.LIST_DELETED_REPOSITORIES, here.list),
-        Route(deleted.UNDELETE_REPOSITORY, here.undelete),
-        Route(deleted.FORGET_REPOSITORY, here.forget),
-        Route(deleted.GET_DELETE_PROTECTION, here.protection),
-        Route(deleted.SET_DELETE_PROTECTION, here.protect),
-        Route(deleted.LIST_DELETED_BRANCHES, refs.branches),
-        Route(deleted.LIST_DELETED_TAGS, refs.tags),
-        Route(deleted.UNDELETE_BRANCH, refs.undelete_branch),
-        Route(deleted.UNDELETE_TAG, refs.undelete_tag),
-        Route(deleted.FORGET_BRANCH, refs.forget_branch),
-        Route(deleted.FORGET_TAG, refs.forget_tag),
-        Route(deleted.LIST_BRANCH_MOVES, refs.branch_moves),
-        Route(deleted.LIST_TAG_MOVES, refs.tag_moves),
-    ]

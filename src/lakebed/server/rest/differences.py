@@ -6,13 +6,13 @@ from collections.abc import Sequence, Set
 
 from lakebed import wire
 from lakebed.base import decode_metadata, key_to_path, path_to_key
+from lakebed.catalog import Repository
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, expired_by
 from lakebed.server.http.gate import check_source, unreadable
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.server.iceberg import appending
-from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
 
 _TABLES = ("", "append")
@@ -20,8 +20,8 @@ _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "sourc
 
 
 class Differences(Resource):
-    async def of_branch(self, request: RestRequest) -> wire.DiffList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.DIFF_BRANCH)
+    async def of_branch(self, request: RestRequest, repository: Repository) -> wire.DiffList:
         found, has_more = await repository.versions.history.diff_branch(
             request.args[1],
             prefix=request.query("prefix").encode(),
@@ -31,8 +31,8 @@ class Differences(Resource):
         )
         return _page(found, has_more=has_more, is_uncommitted=True)
 
-    async def of_refs(self, request: RestRequest) -> wire.DiffList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.DIFF_REFS)
+    async def of_refs(self, request: RestRequest, repository: Repository) -> wire.DiffList:
         found, has_more = await repository.versions.history.diff_refs(
             request.args[1],
             request.args[2],
@@ -49,12 +49,13 @@ class Differences(Resource):
         hidden = {one.key for one in found if shows and one.row is not None and is_hidden(key_to_path(one.key))}
         return _page(found, has_more=has_more, is_with_stats=shows, taken=taken, hidden=hidden)
 
-    async def count_expired(self, request: RestRequest) -> wire.ExpiredCount:
-        history = (await self._catalog.get(request.args[0])).versions.history
+    @in_repository(history.COUNT_EXPIRED)
+    async def count_expired(self, request: RestRequest, repository: Repository) -> wire.ExpiredCount:
+        history = repository.versions.history
         return wire.ExpiredCount(objects=await history.count_expired(request.args[1], request.args[2]))
 
-    async def merge(self, request: RestRequest, body: wire.Merge) -> wire.MergeResult:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(history.MERGE_INTO_BRANCH)
+    async def merge(self, request: RestRequest, repository: Repository, body: wire.Merge) -> wire.MergeResult:
         source, branch = request.args[1], request.args[2]
         if (body.strategy or "") not in _STRATEGIES:
             raise Answer(400, f"strategy {body.strategy!r}: must be dest-wins, source-wins or absent")
@@ -76,13 +77,15 @@ class Differences(Resource):
         )
         return wire.MergeResult(reference=commit.id)
 
-    async def count_ahead(self, request: RestRequest) -> wire.AheadCount:
-        versions = (await self._catalog.get(request.args[0])).versions
+    @in_repository(history.COUNT_AHEAD)
+    async def count_ahead(self, request: RestRequest, repository: Repository) -> wire.AheadCount:
+        versions = repository.versions
         distance = await versions.history.distance(request.args[1], request.args[2])
         return wire.AheadCount(ahead=distance.ahead, behind=distance.behind, is_complete=distance.is_complete)
 
-    async def merge_base(self, request: RestRequest) -> wire.FindMergeBaseResult:
-        versions = (await self._catalog.get(request.args[0])).versions
+    @in_repository(history.FIND_MERGE_BASE)
+    async def merge_base(self, request: RestRequest, repository: Repository) -> wire.FindMergeBaseResult:
+        versions = repository.versions
         source, destination = request.args[1], request.args[2]
         base = await versions.history.merge_base(source, destination)
         return wire.FindMergeBaseResult(
@@ -90,18 +93,6 @@ class Differences(Resource):
             source_commit_id=await versions.refs.resolve_commit(source),
             destination_commit_id=await versions.refs.resolve_commit(destination),
         )
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Differences(state)
-    return [
-        Route(history.DIFF_BRANCH, here.of_branch),
-        Route(history.DIFF_REFS, here.of_refs),
-        Route(history.COUNT_AHEAD, here.count_ahead),
-        Route(history.COUNT_EXPIRED, here.count_expired),
-        Route(history.MERGE_INTO_BRANCH, here.merge),
-        Route(history.FIND_MERGE_BASE, here.merge_base),
-    ]
 
 
 def _page(

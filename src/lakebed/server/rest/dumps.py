@@ -12,7 +12,7 @@ from lakebed.catalog import DumpIds, Repository, TaskKind, TaskRecord
 from lakebed.operations import repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.server.state import AppState
 
 _BRANCHES: Final = "branches"
@@ -25,24 +25,25 @@ DUMPS_AN_HOUR: Final = 60
 _HOUR_MS: Final = 3_600_000
 
 
-class Dumps:
+class Dumps(Resource):
     def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
+        super().__init__(state)
         self._background = state.background
         self._clock = state.ports.clock
         self._turns = asyncio.Semaphore(DUMPS_AT_ONCE)
         self._begun: dict[tuple[str, str], deque[int]] = {}
 
-    async def dump(self, request: RestRequest) -> wire.RefsDump:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.DUMP_REFS)
+    async def dump(self, request: RestRequest, repository: Repository) -> wire.RefsDump:
         self._count(request)
         return _files(await self._dump(repository))
 
-    async def restore(self, request: RestRequest, body: wire.RefsRestore) -> None:
-        await _restore(await self._catalog.get(request.args[0]), body, by=request.identity.user_id)
+    @in_repository(repositories.RESTORE_REFS)
+    async def restore(self, request: RestRequest, repository: Repository, body: wire.RefsRestore) -> None:
+        await _restore(repository, body, by=request.identity.user_id)
 
-    async def submit_dump(self, request: RestRequest) -> wire.TaskInfo:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.DUMP_SUBMIT)
+    async def submit_dump(self, request: RestRequest, repository: Repository) -> wire.TaskInfo:
         self._count(request)
         begun = await repository.tasks.begin(TaskKind.DUMP)
         self._background.start(
@@ -50,8 +51,10 @@ class Dumps:
         )
         return wire.TaskInfo(id=begun.id)
 
-    async def submit_restore(self, request: RestRequest, body: wire.RefsRestore) -> wire.TaskInfo:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.RESTORE_SUBMIT)
+    async def submit_restore(
+        self, request: RestRequest, repository: Repository, body: wire.RefsRestore
+    ) -> wire.TaskInfo:
         repository.guards.check_writable(force=bool(body.force))
         begun = await repository.tasks.begin(TaskKind.RESTORE)
         user = request.identity.user_id
@@ -63,8 +66,8 @@ class Dumps:
         )
         return wire.TaskInfo(id=begun.id)
 
-    async def dump_status(self, request: RestRequest) -> wire.RepositoryDumpStatus:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.DUMP_STATUS)
+    async def dump_status(self, request: RestRequest, repository: Repository) -> wire.RepositoryDumpStatus:
         task = await repository.tasks.get(TaskKind.DUMP, request.required("task_id"))
         return wire.RepositoryDumpStatus(
             id=task.id,
@@ -74,8 +77,8 @@ class Dumps:
             refs=_files(task.result) if task.result else None,
         )
 
-    async def restore_status(self, request: RestRequest) -> wire.RepositoryRestoreStatus:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.RESTORE_STATUS)
+    async def restore_status(self, request: RestRequest, repository: Repository) -> wire.RepositoryRestoreStatus:
         task = await repository.tasks.get(TaskKind.RESTORE, request.required("task_id"))
         return wire.RepositoryRestoreStatus(
             id=task.id, done=task.is_done, update_time=update_time(task), error=task.error
@@ -101,18 +104,6 @@ class Dumps:
                 429, f"at most {DUMPS_AN_HOUR} dumps an hour of one user: the next one may begin in {wait_s} s"
             )
         times.append(now_ms)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Dumps(state)
-    return [
-        Route(repositories.DUMP_REFS, here.dump),
-        Route(repositories.RESTORE_REFS, here.restore),
-        Route(repositories.DUMP_SUBMIT, here.submit_dump),
-        Route(repositories.DUMP_STATUS, here.dump_status),
-        Route(repositories.RESTORE_SUBMIT, here.submit_restore),
-        Route(repositories.RESTORE_STATUS, here.restore_status),
-    ]
 
 
 def update_time(task: TaskRecord) -> str:

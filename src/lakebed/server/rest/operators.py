@@ -12,8 +12,8 @@ from typing import Final, TypedDict
 from lakebed.base import LakebedError
 from lakebed.operations import operators
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
-from lakebed.server.operate.audit import AuditLog, AuditQuery, query_time
+from lakebed.server.http.routing import Resource, serves
+from lakebed.server.operate.audit import AuditQuery, query_time
 from lakebed.server.operate.health import Probe
 from lakebed.server.operate.metrics import Sample
 from lakebed.server.operate.survey import SURVEY_S, Reclaimed
@@ -27,10 +27,8 @@ WEEK_MS: Final = 7 * 86_400_000
 REPOSITORIES_MAX: Final = 200
 
 
-class Audit:
-    def __init__(self, log: AuditLog) -> None:
-        self._log = log
-
+class Audit(Resource):
+    @serves(operators.LIST_AUDIT_RECORDS)
     async def list(self, request: RestRequest) -> AuditRecordList:
         query = AuditQuery(
             since=query_time(request.query("since")),
@@ -41,17 +39,18 @@ class Audit:
             is_denied=request.flag("denied"),
         )
         found, following = await asyncio.to_thread(
-            self._log.read, query, after=request.query("after"), limit=request.amount()
+            self._state.audit.read, query, after=request.query("after"), limit=request.amount()
         )
         return AuditRecordList(pagination=page_of(found, has_more=bool(following), last=following), results=found)
 
 
-class Status:
+class Status(Resource):
     def __init__(self, state: AppState) -> None:
-        self._state = state
+        super().__init__(state)
         self._probe = Probe(state)
         self._collected = Collected(state)
 
+    @serves(operators.GET_SERVER_STATUS)
     async def get(self, _: RestRequest) -> ServerStatus:
         readiness = await self._probe.look()
         try:
@@ -160,10 +159,3 @@ def _process(process: int, samples: list[Sample]) -> ServerProcess:
             for name in sorted(done.keys() | failures.keys())
         ],
     )
-
-
-def routes(state: AppState) -> list[Route]:
-    return [
-        Route(operators.LIST_AUDIT_RECORDS, Audit(state.audit).list),
-        Route(operators.GET_SERVER_STATUS, Status(state).get),
-    ]

@@ -7,27 +7,28 @@ from datetime import UTC, datetime
 import msgspec
 
 from lakebed import wire
-from lakebed.catalog import PullRecord
+from lakebed.catalog import PullRecord, Repository
 from lakebed.operations import history, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.gate import check_source, require
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.versions import BranchNotFound
 
 
 class PullRequests(Resource):
-    async def list(self, request: RestRequest) -> wire.PullRequestsList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.LIST_PULL_REQUESTS)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.PullRequestsList:
         status = request.choice("status", ("all", "open", "closed"))
         found, has_more = await repository.pulls.list(state="" if status == "all" else status, **request.page())
         results = [_pull(pull_id, record) for pull_id, record in found]
         pagination = page_of(results, has_more=has_more, last=results[-1].id if results else "")
         return wire.PullRequestsList(pagination=pagination, results=results)
 
-    async def create(self, request: RestRequest, body: wire.PullRequestCreation) -> wire.PullRequestCreationResponse:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.CREATE_PULL_REQUEST)
+    async def create(
+        self, request: RestRequest, repository: Repository, body: wire.PullRequestCreation
+    ) -> wire.PullRequestCreationResponse:
         try:
             pull_id = await repository.pulls.create(
                 source=body.source_branch,
@@ -40,12 +41,12 @@ class PullRequests(Resource):
             raise Answer(404, f"{error.facts.get('branch', 'branch')}: branch not found") from error
         return wire.PullRequestCreationResponse(id=pull_id)
 
-    async def get(self, request: RestRequest) -> wire.PullRequest:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.GET_PULL_REQUEST)
+    async def get(self, request: RestRequest, repository: Repository) -> wire.PullRequest:
         return _pull(request.args[1], await repository.pulls.get(request.args[1]))
 
-    async def update(self, request: RestRequest, body: wire.PullRequestBasic) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.UPDATE_PULL_REQUEST)
+    async def update(self, request: RestRequest, repository: Repository, body: wire.PullRequestBasic) -> None:
         await repository.pulls.change(
             request.args[1],
             title=body.title,
@@ -54,8 +55,8 @@ class PullRequests(Resource):
             by=request.identity.user_id,
         )
 
-    async def merge(self, request: RestRequest) -> wire.MergeResult:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.MERGE_PULL_REQUEST)
+    async def merge(self, request: RestRequest, repository: Repository) -> wire.MergeResult:
         record = await repository.pulls.get(request.args[1])
         # Check as for a direct merge: the permission to write pull requests does not allow commits.
         names = {"repository": request.args[0], "branch": record.destination, "destinationBranch": record.destination}
@@ -63,17 +64,6 @@ class PullRequests(Resource):
         await check_source(request.permissions, repository, record.source)
         commit_id = await repository.pulls.merge(request.args[1], committer=request.identity.user_id)
         return wire.MergeResult(reference=commit_id)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = PullRequests(state)
-    return [
-        Route(repositories.LIST_PULL_REQUESTS, here.list),
-        Route(repositories.CREATE_PULL_REQUEST, here.create),
-        Route(repositories.GET_PULL_REQUEST, here.get),
-        Route(repositories.UPDATE_PULL_REQUEST, here.update),
-        Route(repositories.MERGE_PULL_REQUEST, here.merge),
-    ]
 
 
 def _pull(pull_id: str, record: PullRecord) -> wire.PullRequest:

@@ -15,14 +15,14 @@ from lakebed.gc.live import CollectionService, Installation
 from lakebed.operations import repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest, answer, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.versions import Note, Versions
 
 logger = logging.getLogger(__name__)
 
 
 class Repositories(Resource):
+    @serves(repositories.LIST_REPOSITORIES)
     async def list(self, request: RestRequest) -> wire.RepositoryList:
         found, has_more = await self._catalog.list(
             prefix=request.query("prefix"),
@@ -34,6 +34,7 @@ class Repositories(Resource):
         results = [repository_record(name, record) for name, record in found]
         return wire.RepositoryList(pagination=pagination, results=results)
 
+    @serves(repositories.CREATE_REPOSITORY)
     async def create(self, request: RestRequest, body: wire.RepositoryCreation) -> wire.Repository:
         if body.storage_id:
             raise Answer(400, "storage id: invalid value: validation error: this server has one storage, without an id")
@@ -75,10 +76,11 @@ class Repositories(Resource):
             await add_sample_data(repository, branch, committer=request.identity.user_id)
         return repository_record(repository.id, repository.record)
 
-    async def get(self, request: RestRequest) -> wire.Repository:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.GET_REPOSITORY)
+    async def get(self, _: RestRequest, repository: Repository) -> wire.Repository:
         return repository_record(repository.id, repository.record)
 
+    @serves(repositories.DELETE_REPOSITORY)
     async def delete(self, request: RestRequest) -> None:
         by = request.identity.user_id
         await self._catalog.delete(request.args[0], force=request.flag("force"), by=by)
@@ -88,33 +90,42 @@ class Repositories(Resource):
         except LakebedError as error:
             logger.warning("sandboxes of %s: %s", request.args[0], error)
 
-    async def metadata(self, request: RestRequest) -> dict[str, str]:
-        return (await self._catalog.get(request.args[0])).record.metadata
+    @in_repository(repositories.GET_REPOSITORY_METADATA)
+    async def metadata(self, _: RestRequest, repository: Repository) -> dict[str, str]:
+        return repository.record.metadata
 
+    @serves(repositories.SET_REPOSITORY_METADATA)
     async def set_metadata(self, request: RestRequest, body: wire.RepositoryMetadataSet) -> None:
         await self._catalog.set_metadata(request.args[0], body.metadata)
 
+    @serves(repositories.DELETE_REPOSITORY_METADATA)
     async def remove_metadata(self, request: RestRequest, body: wire.RepositoryMetadataKeys) -> None:
         await self._catalog.remove_metadata(request.args[0], body.keys)
 
-    async def protection(self, request: RestRequest) -> Response:
-        settings = (await self._catalog.get(request.args[0])).settings
+    @in_repository(repositories.INTERNAL_GET_BRANCH_PROTECTION_RULES)
+    @in_repository(repositories.GET_BRANCH_PROTECTION_RULES)
+    async def protection(self, _: RestRequest, repository: Repository) -> Response:
+        settings = repository.settings
         patterns, etag = await settings.protection_patterns()
         response = answer([wire.BranchProtectionRule(pattern=pattern) for pattern in patterns])
         response.headers["etag"] = etag
         return response
 
-    async def set_protection(self, request: RestRequest, rules: builtins.list[wire.BranchProtectionRule]) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(repositories.SET_BRANCH_PROTECTION_RULES)
+    async def set_protection(
+        self, request: RestRequest, repository: Repository, rules: builtins.list[wire.BranchProtectionRule]
+    ) -> None:
         header, tags = request.header(b"if-match"), None
         if header is not None:
             # The contract's empty ETag, with quotes or not, is that of a repository without rules.
             tags = Etags.read(header) if header.strip(' "') else Etags.of("")
         await repository.set_protection([rule.pattern for rule in rules], if_match=tags)
 
+    @serves(repositories.INTERNAL_CREATE_BRANCH_PROTECTION_RULE)
     async def add_protection(self, request: RestRequest, rule: wire.BranchProtectionRule) -> None:
         await self._change_protection(request, lambda patterns: [*patterns, rule.pattern])
 
+    @serves(repositories.INTERNAL_DELETE_BRANCH_PROTECTION_RULE)
     async def remove_protection(self, request: RestRequest, rule: wire.BranchProtectionRule) -> None:
         """Remove a protection rule.
 
@@ -139,27 +150,9 @@ class Repositories(Resource):
                 continue
             return
 
-    async def may_set_protection(self, request: RestRequest) -> None:
-        (await self._catalog.get(request.args[0])).guards.check_writable()
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Repositories(state)
-    return [
-        Route(repositories.LIST_REPOSITORIES, here.list),
-        Route(repositories.CREATE_REPOSITORY, here.create),
-        Route(repositories.GET_REPOSITORY, here.get),
-        Route(repositories.DELETE_REPOSITORY, here.delete),
-        Route(repositories.GET_REPOSITORY_METADATA, here.metadata),
-        Route(repositories.SET_REPOSITORY_METADATA, here.set_metadata),
-        Route(repositories.DELETE_REPOSITORY_METADATA, here.remove_metadata),
-        Route(repositories.GET_BRANCH_PROTECTION_RULES, here.protection),
-        Route(repositories.SET_BRANCH_PROTECTION_RULES, here.set_protection),
-        Route(repositories.INTERNAL_GET_BRANCH_PROTECTION_RULES, here.protection),
-        Route(repositories.INTERNAL_CREATE_BRANCH_PROTECTION_RULE, here.add_protection),
-        Route(repositories.INTERNAL_DELETE_BRANCH_PROTECTION_RULE, here.remove_protection),
-        Route(repositories.CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT, here.may_set_protection),
-    ]
+    @in_repository(repositories.CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT)
+    async def may_set_protection(self, _: RestRequest, repository: Repository) -> None:
+        repository.guards.check_writable()
 
 
 def repository_record(name: str, record: RepositoryRecord) -> wire.Repository:

@@ -20,7 +20,7 @@ from lakebed.auth import NotAuthenticated
 from lakebed.base import Invalid
 from lakebed.operations import API_ROOT, accounts, installation
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, serves
 from lakebed.server.identity.login_attempts import (
     ATTEMPT_S,
     FRESH,
@@ -38,8 +38,9 @@ _COOKIE: Final = "lakebed_login"
 _ERROR: Final = re.compile(r"[a-z_]{1,64}")
 
 
-class BrowserLogins:
+class BrowserLogins(Resource):
     def __init__(self, state: AppState) -> None:
+        super().__init__(state)
         self._authenticator = state.authenticator
         self._providers = state.providers
         self._attempts = LoginAttempts(state.login_key, state.ports)
@@ -48,6 +49,7 @@ class BrowserLogins:
         # Browsers accept a cookie with this prefix from this host only, not from another host of its domain.
         self._cookie = f"__Host-{_COOKIE}" if self._secure else _COOKIE
 
+    @serves(accounts.OIDC_LOGIN)
     async def begin(self, _: RestRequest) -> Response:
         attempt = self._attempts.begin()
         url = await self._providers.login_url(state=attempt.state, nonce=attempt.nonce, challenge=attempt.challenge)
@@ -58,6 +60,7 @@ class BrowserLogins:
         )
         return response
 
+    @serves(installation.OAUTH_CALLBACK)
     async def finish(self, request: RestRequest) -> Response:
         redirect_uri = self._providers.redirect_uri
         if not redirect_uri:
@@ -103,11 +106,6 @@ class BrowserLogins:
                 f"{principal} stands for no user here: an administrator attaches it by `lakebed auth principals attach`"
             ) from error
         return token
-
-
-def routes(state: AppState) -> list[Route]:
-    here = BrowserLogins(state)
-    return [Route(accounts.OIDC_LOGIN, here.begin), Route(installation.OAUTH_CALLBACK, here.finish)]
 
 
 def _redirect(url: str) -> Response:

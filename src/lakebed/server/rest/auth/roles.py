@@ -1,11 +1,9 @@
-"""Groups, policies, memberships, attachments, access levels. A change applies at once in this process, and within
-seconds in others (`lakebed.auth.Authorizer`).
-"""
+"""Groups, policies, memberships, attachments, access levels (`lakebed.auth.Authorizer`)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
@@ -28,49 +26,77 @@ from lakebed.base import check_branch, check_tag, is_commit_id
 from lakebed.operations import accounts
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.requests import RestRequest, answer, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Handler, Resource, Route, serves
 from lakebed.versions import name_in
 
 from .users import user_record
 
-P = ParamSpec("P")
-T = TypeVar("T")
 R = TypeVar("R", UserRecord, GroupRecord, PolicyRecord)
 
 
-class Groups(Resource):
+class Permitting(Resource):
+    """Handlers of permissions. A change applies at once in this process. Other processes notice it within seconds."""
+
+    def routes(self) -> list[Route]:
+        return [
+            route
+            if route.operation.creates or route.operation.method == "GET"
+            else Route(route.operation, self._changing(route.handler))
+            for route in super().routes()
+        ]
+
+    def _changing(self, handler: Handler) -> Handler:
+        async def handle(*args: Any) -> object:
+            try:
+                return await handler(*args)
+            finally:
+                self._state.authorizer.forget_all()
+
+        return handle
+
+
+class Groups(Permitting):
+    @serves(accounts.LIST_GROUPS)
     async def list(self, request: RestRequest) -> wire.GroupList:
         found, has_more = await self._state.groups.list(**request.page())
         return _groups(found, has_more)
 
+    @serves(accounts.CREATE_GROUP)
     async def create(self, _: RestRequest, body: wire.GroupCreation) -> wire.Group:
         return _group(await self._state.groups.create(body.id, description=body.description or ""))
 
+    @serves(accounts.GET_GROUP)
     async def get(self, request: RestRequest) -> wire.Group:
         return _group(await self._state.groups.get(request.args[0]))
 
+    @serves(accounts.DELETE_GROUP)
     async def delete(self, request: RestRequest) -> None:
         await self._state.groups.delete(request.args[0])
 
+    @serves(accounts.LIST_GROUP_MEMBERS)
     async def members(self, request: RestRequest) -> wire.UserList:
         found, has_more = await self._state.groups.list_members(request.args[0], **request.page())
         results = [user_record(user) for user in found]
         return wire.UserList(pagination=_pagination(found, has_more), results=results)
 
+    @serves(accounts.ADD_GROUP_MEMBERSHIP)
     async def add_member(self, request: RestRequest) -> None:
         await self._state.groups.add_member(*request.args)
 
+    @serves(accounts.DELETE_GROUP_MEMBERSHIP)
     async def remove_member(self, request: RestRequest) -> None:
         await self._state.groups.remove_member(*request.args)
 
+    @serves(accounts.LIST_USER_GROUPS)
     async def of_user(self, request: RestRequest) -> wire.GroupList:
         found, has_more = await self._state.groups.list_of(request.args[0], **request.page())
         return _groups(found, has_more)
 
+    @serves(accounts.SET_GROUP_ACL)
     async def set_acl(self, request: RestRequest, body: wire.ACL) -> None:
         await self._state.groups.set_acl(request.args[0], body.permission)
 
+    @serves(accounts.GET_GROUP_ACL)
     async def get_acl(self, request: RestRequest) -> wire.ACL | Response:
         try:
             return wire.ACL(permission=await self._state.groups.get_acl(request.args[0]))
@@ -78,35 +104,43 @@ class Groups(Resource):
             return answer(wire.ErrorNoACL(message=str(error), no_acl=True), 404)
 
 
-class Policies(Resource):
+class Policies(Permitting):
+    @serves(accounts.LIST_POLICIES)
     async def list(self, request: RestRequest) -> wire.PolicyList:
         found, has_more = await self._state.policies.list(**request.page())
         return _policies(found, has_more)
 
+    @serves(accounts.CREATE_POLICY)
     async def create(self, _: RestRequest, body: wire.Policy) -> wire.Policy:
         return _policy(await self._state.policies.create(body.id, _statements(body)))
 
+    @serves(accounts.GET_POLICY)
     async def get(self, request: RestRequest) -> wire.Policy:
         return _policy(await self._state.policies.get(request.args[0]))
 
+    @serves(accounts.UPDATE_POLICY)
     async def update(self, request: RestRequest, body: wire.Policy) -> wire.Policy:
         if body.id != request.args[0]:
             raise InvalidBody("can't update policy id")
         return _policy(await self._state.policies.update(request.args[0], _statements(body)))
 
+    @serves(accounts.DELETE_POLICY)
     async def delete(self, request: RestRequest) -> None:
         await self._state.policies.delete(request.args[0])
 
+    @serves(accounts.LIST_USER_POLICIES)
     async def of_user(self, request: RestRequest) -> wire.PolicyList:
         found, has_more = await self._state.policies.list_of_user(
             request.args[0], is_effective=request.flag("effective"), **request.page()
         )
         return _policies(found, has_more)
 
+    @serves(accounts.LIST_GROUP_POLICIES)
     async def of_group(self, request: RestRequest) -> wire.PolicyList:
         found, has_more = await self._state.policies.list_of_group(request.args[0], **request.page())
         return _policies(found, has_more)
 
+    @serves(accounts.DECIDE)
     async def decide(self, request: RestRequest) -> wire.Decision:
         user, action, resource = request.args[0], request.required("action"), request.query("resource", "*")
         time = request.query("time")
@@ -128,57 +162,21 @@ class Policies(Resource):
             unsaid=list(decision.unsaid),
         )
 
+    @serves(accounts.ATTACH_POLICY_TO_USER)
     async def attach_to_user(self, request: RestRequest) -> None:
         await self._state.policies.attach_to_user(*request.args)
 
+    @serves(accounts.DETACH_POLICY_FROM_USER)
     async def detach_from_user(self, request: RestRequest) -> None:
         await self._state.policies.detach_from_user(*request.args)
 
+    @serves(accounts.ATTACH_POLICY_TO_GROUP)
     async def attach_to_group(self, request: RestRequest) -> None:
         await self._state.policies.attach_to_group(*request.args)
 
+    @serves(accounts.DETACH_POLICY_FROM_GROUP)
     async def detach_from_group(self, request: RestRequest) -> None:
         await self._state.policies.detach_from_group(*request.args)
-
-
-def routes(state: AppState) -> list[Route]:
-    groups, policies = Groups(state), Policies(state)
-
-    def changing(handler: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """Apply a change of permissions at once in this process. Other processes notice it within seconds."""
-
-        async def handle(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return await handler(*args, **kwargs)
-            finally:
-                state.authorizer.forget_all()
-
-        return handle
-
-    return [
-        Route(accounts.LIST_GROUPS, groups.list),
-        Route(accounts.CREATE_GROUP, groups.create),
-        Route(accounts.GET_GROUP, groups.get),
-        Route(accounts.DELETE_GROUP, changing(groups.delete)),
-        Route(accounts.LIST_GROUP_MEMBERS, groups.members),
-        Route(accounts.ADD_GROUP_MEMBERSHIP, changing(groups.add_member)),
-        Route(accounts.DELETE_GROUP_MEMBERSHIP, changing(groups.remove_member)),
-        Route(accounts.SET_GROUP_ACL, changing(groups.set_acl)),
-        Route(accounts.GET_GROUP_ACL, groups.get_acl),
-        Route(accounts.LIST_USER_GROUPS, groups.of_user),
-        Route(accounts.LIST_POLICIES, policies.list),
-        Route(accounts.CREATE_POLICY, policies.create),
-        Route(accounts.GET_POLICY, policies.get),
-        Route(accounts.UPDATE_POLICY, changing(policies.update)),
-        Route(accounts.DELETE_POLICY, changing(policies.delete)),
-        Route(accounts.LIST_USER_POLICIES, policies.of_user),
-        Route(accounts.DECIDE, policies.decide),
-        Route(accounts.ATTACH_POLICY_TO_USER, changing(policies.attach_to_user)),
-        Route(accounts.DETACH_POLICY_FROM_USER, changing(policies.detach_from_user)),
-        Route(accounts.LIST_GROUP_POLICIES, policies.of_group),
-        Route(accounts.ATTACH_POLICY_TO_GROUP, changing(policies.attach_to_group)),
-        Route(accounts.DETACH_POLICY_FROM_GROUP, changing(policies.detach_from_group)),
-    ]
 
 
 def _pagination(found: Sequence[R], has_more: bool) -> wire.Pagination:

@@ -12,7 +12,7 @@ from lakebed.operations import accounts
 from lakebed.quotas import Books, of_user
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest, answer, check_origin, nothing, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, serves
 from lakebed.server.identity.setting_up import sender_of
 from lakebed.server.state import AppState
 
@@ -20,59 +20,60 @@ PRINCIPAL_LIFETIME_S: Final = 3600
 PRINCIPAL_LIFETIME_MAX_S: Final = 12 * 3600
 
 
-class Identities:
+class Identities(Resource):
     def __init__(self, state: AppState) -> None:
-        self._accounts = state.accounts
-        self._authenticator = state.authenticator
-        self._authorizer = state.authorizer
-        self._groups = state.groups
-        self._principals = state.principals
-        self._providers = state.providers
+        super().__init__(state)
         self._quotas = Books(state.catalog.meter)
-        self._tickets = state.tickets
 
+    @serves(accounts.LOGIN)
     async def log_in(self, request: RestRequest, body: wire.LoginInformation) -> Response:
         # The answer sets a cookie: a page of another site must not log its visitor in as another user.
         check_origin(request)
-        token, expires_s = await self._authenticator.log_in(body.access_key_id, body.secret_access_key)
+        token, expires_s = await self._state.authenticator.log_in(body.access_key_id, body.secret_access_key)
         return _logged_in(request, token, expires_s, TOKEN_LIFETIME_S)
 
+    @serves(accounts.CREATE_LOGIN_TICKET)
     async def create_ticket(self, request: RestRequest) -> wire.LoginTicket:
-        made = await self._tickets.issue_for(request.identity, sender=sender_of(request))
+        made = await self._state.tickets.issue_for(request.identity, sender=sender_of(request))
         return wire.LoginTicket(username=made.user_id, ticket=made.secret, expiration_date=made.expires_ms // 1000)
 
+    @serves(accounts.LOG_IN_BY_TICKET)
     async def log_in_by_ticket(self, request: RestRequest, body: wire.TicketLogin) -> Response:
         check_origin(request)
-        token, expires_s, lifetime_s = await self._tickets.redeem(
-            self._authenticator, body.username, body.ticket, sender=sender_of(request)
+        token, expires_s, lifetime_s = await self._state.tickets.redeem(
+            self._state.authenticator, body.username, body.ticket, sender=sender_of(request)
         )
-        request.identity = await self._authenticator.authenticate(None, token.encode())
+        request.identity = await self._state.authenticator.authenticate(None, token.encode())
         return _logged_in(request, token, expires_s, lifetime_s)
 
+    @serves(accounts.EXTERNAL_PRINCIPAL_LOGIN)
     async def log_in_as_principal(
         self, request: RestRequest, body: wire.ExternalLoginInformation
     ) -> wire.AuthenticationToken:
         lifetime_s = _lifetime_s(body.token_expiration_duration)
-        return await self._token_of(request, await self._providers.identify(body.identity_request), lifetime_s)
+        return await self._token_of(request, await self._state.providers.identify(body.identity_request), lifetime_s)
 
+    @serves(accounts.STS_LOGIN)
     async def log_in_with_code(self, request: RestRequest, body: wire.StsAuthRequest) -> wire.AuthenticationToken:
         lifetime_s = _lifetime_s(body.ttl_seconds)
-        principal = await self._providers.exchange(body.code, body.redirect_uri)
+        principal = await self._state.providers.exchange(body.code, body.redirect_uri)
         return await self._token_of(request, principal, lifetime_s)
 
     async def _token_of(self, request: RestRequest, principal: str, lifetime_s: int) -> wire.AuthenticationToken:
         """Log in as the user of a principal. Record both for the audit log, even for a principal without a user."""
         request.what = {"principal": principal}
-        token, expires_s = await self._authenticator.log_in_as(principal, lifetime_s=lifetime_s)
-        request.identity = await self._authenticator.authenticate(None, token.encode())
+        token, expires_s = await self._state.authenticator.log_in_as(principal, lifetime_s=lifetime_s)
+        request.identity = await self._state.authenticator.authenticate(None, token.encode())
         return wire.AuthenticationToken(token=token, token_expiration=expires_s)
 
+    @serves(accounts.LOGOUT)
     async def log_out(self, request: RestRequest) -> Response:
-        await self._authenticator.log_out(request.identity)
+        await self._state.authenticator.log_out(request.identity)
         response = nothing()
         response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
         return response
 
+    @serves(accounts.LIST_SESSIONS)
     async def list_sessions(self, request: RestRequest) -> wire.LoginSessionList:
         return wire.LoginSessionList(
             results=[
@@ -83,58 +84,70 @@ class Identities:
                     creation_date=session.created_ms // 1000,
                     expiration_date=session.expires_ms // 1000,
                 )
-                for session in await self._accounts.list_sessions(request.args[0])
+                for session in await self._state.accounts.list_sessions(request.args[0])
             ]
         )
 
+    @serves(accounts.DELETE_SESSION)
     async def end_session(self, request: RestRequest) -> None:
-        await self._accounts.end_session(*request.args)
-        self._authenticator.forget_all()
+        await self._state.accounts.end_session(*request.args)
+        self._state.authenticator.forget_all()
 
+    @serves(accounts.GET_AUTH_CAPABILITIES)
     async def capabilities(self, _: RestRequest) -> wire.AuthCapabilities:
         return wire.AuthCapabilities()
 
+    @serves(accounts.GET_CURRENT_USER)
     async def current_user(self, request: RestRequest) -> wire.CurrentUser:
-        user = await self._accounts.get_user(request.identity.user_id)
+        user = await self._state.accounts.get_user(request.identity.user_id)
         return wire.CurrentUser(user=user_record(user))
 
+    @serves(accounts.LIST_USERS)
     async def list_users(self, request: RestRequest) -> wire.UserList:
-        users, has_more = await self._accounts.list_users(**request.page())
+        users, has_more = await self._state.accounts.list_users(**request.page())
         pagination = page_of(users, has_more=has_more, last=users[-1].id if users else "")
         return wire.UserList(pagination=pagination, results=[user_record(user) for user in users])
 
+    @serves(accounts.CREATE_USER)
     async def create_user(self, _: RestRequest, body: wire.UserCreation) -> wire.User:
-        return user_record(await self._accounts.create_user(body.id))
+        return user_record(await self._state.accounts.create_user(body.id))
 
+    @serves(accounts.GET_USER)
     async def get_user(self, request: RestRequest) -> wire.User:
-        return user_record(await self._accounts.get_user(request.args[0]))
+        return user_record(await self._state.accounts.get_user(request.args[0]))
 
+    @serves(accounts.LIST_USER_EXTERNAL_PRINCIPALS)
     async def list_principals(self, request: RestRequest) -> wire.ExternalPrincipalList:
-        found, has_more = await self._principals.list(request.args[0], **request.page())
+        found, has_more = await self._state.principals.list(request.args[0], **request.page())
         pagination = page_of(found, has_more=has_more, last=found[-1].id if found else "")
         return wire.ExternalPrincipalList(pagination=pagination, results=[_principal(record) for record in found])
 
+    @serves(accounts.GET_EXTERNAL_PRINCIPAL)
     async def get_principal(self, request: RestRequest) -> wire.ExternalPrincipal:
-        return _principal(await self._principals.get(request.required("principalId")))
+        return _principal(await self._state.principals.get(request.required("principalId")))
 
+    @serves(accounts.CREATE_USER_EXTERNAL_PRINCIPAL)
     async def attach_principal(self, request: RestRequest, body: wire.ExternalPrincipalCreation) -> Response:
-        await self._principals.attach(request.args[0], request.required("principalId"), body.settings or [])
+        await self._state.principals.attach(request.args[0], request.required("principalId"), body.settings or [])
         return Response(status_code=201)
 
+    @serves(accounts.DELETE_USER_EXTERNAL_PRINCIPAL)
     async def detach_principal(self, request: RestRequest) -> None:
-        await self._principals.detach(request.args[0], request.required("principalId"))
-        self._authenticator.forget_all()
+        await self._state.principals.detach(request.args[0], request.required("principalId"))
+        self._state.authenticator.forget_all()
 
+    @serves(accounts.DELETE_USER)
     async def delete_user(self, request: RestRequest) -> None:
-        user = await self._accounts.get_user(request.args[0])
-        await self._groups.leave_admins(user)
-        await self._accounts.delete_user(user.id)
+        user = await self._state.accounts.get_user(request.args[0])
+        await self._state.groups.leave_admins(user)
+        await self._state.accounts.delete_user(user.id)
         await self._quotas.remove(of_user(user.id))
-        self._authenticator.forget_all()
-        self._authorizer.forget_all()
+        self._state.authenticator.forget_all()
+        self._state.authorizer.forget_all()
 
+    @serves(accounts.LIST_USER_CREDENTIALS)
     async def list_credentials(self, request: RestRequest) -> wire.CredentialsList:
-        found, has_more = await self._accounts.list_credentials(request.args[0], **request.page())
+        found, has_more = await self._state.accounts.list_credentials(request.args[0], **request.page())
         pagination = page_of(found, has_more=has_more, last=found[-1].access_key_id if found else "")
         results = [
             wire.Credentials(access_key_id=record.access_key_id, creation_date=record.created_ms // 1000)
@@ -142,8 +155,9 @@ class Identities:
         ]
         return wire.CredentialsList(pagination=pagination, results=results)
 
+    @serves(accounts.CREATE_CREDENTIALS)
     async def create_credentials(self, request: RestRequest) -> wire.CredentialsWithSecret:
-        issued = await self._accounts.create_credentials(request.args[0])
+        issued = await self._state.accounts.create_credentials(request.args[0])
         # Record the key in the audit log, so that later lines of its requests can be traced to this one.
         request.what = {"userId": request.args[0], "access_key_id": issued.access_key_id}
         return wire.CredentialsWithSecret(
@@ -152,43 +166,17 @@ class Identities:
             creation_date=issued.created_ms // 1000,
         )
 
+    @serves(accounts.GET_CREDENTIALS)
     async def get_credentials(self, request: RestRequest) -> wire.Credentials:
         user_id, access_key_id = request.args
-        record = await self._accounts.get_credentials(user_id, access_key_id)
+        record = await self._state.accounts.get_credentials(user_id, access_key_id)
         return wire.Credentials(access_key_id=record.access_key_id, creation_date=record.created_ms // 1000)
 
+    @serves(accounts.DELETE_CREDENTIALS)
     async def delete_credentials(self, request: RestRequest) -> None:
         user_id, access_key_id = request.args
-        await self._accounts.delete_credentials(user_id, access_key_id)
-        self._authenticator.forget_all()
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Identities(state)
-    return [
-        Route(accounts.LOGIN, here.log_in),
-        Route(accounts.LOGOUT, here.log_out),
-        Route(accounts.CREATE_LOGIN_TICKET, here.create_ticket),
-        Route(accounts.LOG_IN_BY_TICKET, here.log_in_by_ticket),
-        Route(accounts.LIST_SESSIONS, here.list_sessions),
-        Route(accounts.DELETE_SESSION, here.end_session),
-        Route(accounts.GET_AUTH_CAPABILITIES, here.capabilities),
-        Route(accounts.GET_CURRENT_USER, here.current_user),
-        Route(accounts.LIST_USERS, here.list_users),
-        Route(accounts.CREATE_USER, here.create_user),
-        Route(accounts.GET_USER, here.get_user),
-        Route(accounts.DELETE_USER, here.delete_user),
-        Route(accounts.EXTERNAL_PRINCIPAL_LOGIN, here.log_in_as_principal),
-        Route(accounts.STS_LOGIN, here.log_in_with_code),
-        Route(accounts.LIST_USER_EXTERNAL_PRINCIPALS, here.list_principals),
-        Route(accounts.GET_EXTERNAL_PRINCIPAL, here.get_principal),
-        Route(accounts.CREATE_USER_EXTERNAL_PRINCIPAL, here.attach_principal),
-        Route(accounts.DELETE_USER_EXTERNAL_PRINCIPAL, here.detach_principal),
-        Route(accounts.LIST_USER_CREDENTIALS, here.list_credentials),
-        Route(accounts.CREATE_CREDENTIALS, here.create_credentials),
-        Route(accounts.GET_CREDENTIALS, here.get_credentials),
-        Route(accounts.DELETE_CREDENTIALS, here.delete_credentials),
-    ]
+        await self._state.accounts.delete_credentials(user_id, access_key_id)
+        self._state.authenticator.forget_all()
 
 
 def _principal(record: PrincipalRecord) -> wire.ExternalPrincipal:

@@ -10,13 +10,12 @@ import msgspec
 
 from lakebed.auth import NO_REF, UNKNOWN_REF, NotPermitted, Permissions
 from lakebed.base import EVENT_OPERATIONS, EventKind, Invalid
-from lakebed.catalog import Subscription, SubscriptionRecord, is_wanted
+from lakebed.catalog import Repository, Subscription, SubscriptionRecord, is_wanted
 from lakebed.operations import events
 from lakebed.server.events import shown
 from lakebed.server.http.gate import refuse_denied_below, require
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.versions import EventRecord, Look
 from lakebed.wire import Event, EventList, EventSubscription, EventSubscriptionList, NewSubscription, Replay
 
@@ -33,8 +32,8 @@ _NEEDS: Final = {
 
 
 class Events(Resource):
-    async def list(self, request: RestRequest) -> EventList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(events.LIST_EVENTS)
+    async def list(self, request: RestRequest, repository: Repository) -> EventList:
         if await repository.subscriptions.records():
             # What was moved just now is there, too. After the last subscription nothing is gathered.
             await repository.versions.outbox.gather(Look.RECORDS)
@@ -60,12 +59,12 @@ class Events(Resource):
         pagination = page_of(results, has_more=has_more or is_cut, last=str(at))
         return EventList(pagination=pagination, results=results, oldest=oldest, last=last)
 
-    async def subscriptions(self, request: RestRequest) -> EventSubscriptionList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(events.LIST_EVENT_SUBSCRIPTIONS)
+    async def subscriptions(self, _: RestRequest, repository: Repository) -> EventSubscriptionList:
         return EventSubscriptionList(results=[_subscription(one) for one in await repository.subscriptions.list()])
 
-    async def create(self, request: RestRequest, body: NewSubscription) -> EventSubscription:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(events.CREATE_EVENT_SUBSCRIPTION)
+    async def create(self, request: RestRequest, repository: Repository, body: NewSubscription) -> EventSubscription:
         repository.guards.check_writable()
         _Seen(repository.id, request.permissions).check(body)
         _check_operations(body.operations)
@@ -89,16 +88,16 @@ class Events(Resource):
         self._state.eventing.watch(repository.id)
         return msgspec.structs.replace(_subscription(made), secret=secret)
 
-    async def get(self, request: RestRequest) -> EventSubscription:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(events.GET_EVENT_SUBSCRIPTION)
+    async def get(self, request: RestRequest, repository: Repository) -> EventSubscription:
         return _subscription(await repository.subscriptions.get(request.args[1]))
 
-    async def delete(self, request: RestRequest) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(events.DELETE_EVENT_SUBSCRIPTION)
+    async def delete(self, request: RestRequest, repository: Repository) -> None:
         await repository.subscriptions.delete(request.args[1])
 
-    async def replay(self, request: RestRequest, body: Replay) -> EventSubscription:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(events.REPLAY_EVENTS)
+    async def replay(self, request: RestRequest, repository: Repository, body: Replay) -> EventSubscription:
         replayed = await repository.subscriptions.replay(request.args[1], body.after)
         self._state.eventing.watch(repository.id)
         return _subscription(replayed)
@@ -190,15 +189,3 @@ def _subscription(one: Subscription) -> EventSubscription:
         error=one.cursor.error,
         delivered_ms=one.cursor.delivered_ms,
     )
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Events(state)
-    return [
-        Route(events.LIST_EVENTS, here.list),
-        Route(events.LIST_EVENT_SUBSCRIPTIONS, here.subscriptions),
-        Route(events.CREATE_EVENT_SUBSCRIPTION, here.create),
-        Route(events.GET_EVENT_SUBSCRIPTION, here.get),
-        Route(events.DELETE_EVENT_SUBSCRIPTION, here.delete),
-        Route(events.REPLAY_EVENTS, here.replay),
-    ]

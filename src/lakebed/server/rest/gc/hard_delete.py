@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.base import grace_s_of
+from lakebed.catalog import Repository
 from lakebed.gc.live import REASONS, count_queue, find_deleted, find_queued
 from lakebed.operations.gc import hard_delete
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.versions import Versions
 from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 
@@ -18,11 +18,12 @@ SHOWN_MAX: Final = 100
 
 
 class HardDelete(Resource):
-    async def get(self, request: RestRequest) -> HardDeleteStatus:
-        return await _status((await self._catalog.get(request.args[0])).versions)
+    @in_repository(hard_delete.GET_HARD_DELETE)
+    async def get(self, _: RestRequest, repository: Repository) -> HardDeleteStatus:
+        return await _status(repository.versions)
 
-    async def set(self, request: RestRequest, body: SetHardDelete) -> HardDeleteStatus:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(hard_delete.SET_HARD_DELETE)
+    async def set(self, request: RestRequest, repository: Repository, body: SetHardDelete) -> HardDeleteStatus:
         repository.guards.check_writable()
         await repository.versions.hard_delete.change(
             by=request.identity.user_id, is_on=body.is_on, is_paused=body.is_paused, grace_s=body.grace_s
@@ -30,8 +31,9 @@ class HardDelete(Resource):
         await repository.guards.confirm()
         return await _status(repository.versions)
 
-    async def why(self, request: RestRequest) -> HardDeletedList:
-        versions = (await self._catalog.get(request.args[0])).versions
+    @in_repository(hard_delete.WHY_HARD_DELETED)
+    async def why(self, request: RestRequest, repository: Repository) -> HardDeletedList:
+        versions = repository.versions
         address, path = request.query("address"), request.query("path")
         if bool(address) == bool(path):
             raise InvalidParameter('either "address" or "path" must be given')
@@ -79,12 +81,3 @@ async def _status(versions: Versions) -> HardDeleteStatus:
         failed=queued.failed,
         is_complete=queued.is_complete,
     )
-
-
-def routes(state: AppState) -> list[Route]:
-    handlers = HardDelete(state)
-    return [
-        Route(hard_delete.GET_HARD_DELETE, handlers.get),
-        Route(hard_delete.SET_HARD_DELETE, handlers.set),
-        Route(hard_delete.WHY_HARD_DELETED, handlers.why),
-    ]

@@ -8,25 +8,27 @@ from lakebed.gc.messages import HoldsHistory, HoldsVersion, HoldsWritten, NewHol
 from lakebed.gc.rules import Holds
 from lakebed.operations.gc import holds
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, serves
 
 from .runs import ONLY
 
 
 class LegalHolds(Resource):
+    @serves(holds.GET_LEGAL_HOLDS)
     async def get(self, request: RestRequest) -> Holds:
         if deleted := request.query("deleted"):
             _, versions = await self._catalog.open_deleted(request.args[0], "" if deleted == ONLY else deleted)
             return await HoldBook(versions).in_force()
         return await HoldBook((await self._repository(request)).versions).in_force()
 
+    @serves(holds.ADD_LEGAL_HOLD)
     async def add(self, request: RestRequest, body: NewHold) -> HoldsWritten:
         repository = await self._repository(request)
         written, too_late = await HoldBook(repository.versions).add(body, by=request.identity.user_id)
         await repository.guards.confirm()
         return HoldsWritten(version=written.version, counts_after=too_late)
 
+    @serves(holds.RELEASE_LEGAL_HOLD)
     async def release(self, request: RestRequest) -> HoldsWritten:
         repository = await self._repository(request)
         book = HoldBook(repository.versions)
@@ -34,6 +36,7 @@ class LegalHolds(Resource):
         await repository.guards.confirm()
         return HoldsWritten(version=written.version)
 
+    @serves(holds.LIST_LEGAL_HOLD_HISTORY)
     async def history(self, request: RestRequest) -> HoldsHistory:
         book = HoldBook((await self._repository(request)).versions)
         before = request.integer("before", 0)
@@ -52,13 +55,3 @@ class LegalHolds(Resource):
 
     async def _repository(self, request: RestRequest) -> Repository:
         return await self._catalog.get(request.args[0])
-
-
-def routes(state: AppState) -> list[Route]:
-    legal = LegalHolds(state)
-    return [
-        Route(holds.GET_LEGAL_HOLDS, legal.get),
-        Route(holds.ADD_LEGAL_HOLD, legal.add),
-        Route(holds.RELEASE_LEGAL_HOLD, legal.release),
-        Route(holds.LIST_LEGAL_HOLD_HISTORY, legal.history),
-    ]

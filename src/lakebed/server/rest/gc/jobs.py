@@ -11,8 +11,7 @@ from lakebed.gc.live import JobBook
 from lakebed.operations.gc import collectors
 from lakebed.server.http.gate import address_of, require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, serves
 
 from .runs import collected_versions, deleted_uid
 
@@ -43,6 +42,7 @@ class Jobs(Resource):
     async def _book(self, request: RestRequest) -> JobBook:
         return JobBook(await collected_versions(self._catalog, request))
 
+    @serves(collectors.START_GC_JOB)
     async def start(self, request: RestRequest, body: messages.StartJob) -> messages.JobView:
         if request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: a job starts no other")
@@ -66,12 +66,15 @@ class Jobs(Resource):
             on_branches=SWEEPING if isinstance(body.request, messages.RunRequest) and body.request.branches else (),
         )
 
+    @serves(collectors.LIST_GC_JOBS)
     async def list(self, request: RestRequest) -> messages.JobList:
         return messages.JobList(jobs=tuple(await (await self._book(request)).list()))
 
+    @serves(collectors.GET_GC_JOB)
     async def get(self, request: RestRequest) -> messages.JobView:
         return await (await self._book(request)).get(request.args[1])
 
+    @serves(collectors.STOP_GC_JOB)
     async def stop(self, request: RestRequest) -> messages.JobView:
         return await (await self._book(request)).ask_to_stop(request.args[1])
 
@@ -87,16 +90,6 @@ def check_of_deleted(request: messages.Request) -> None:
         raise messages.InvalidRequest(
             "the repository is deleted: a job plans the kind deleted alone, or applies such a plan without a window"
         )
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Jobs(state)
-    return [
-        Route(collectors.START_GC_JOB, here.start),
-        Route(collectors.LIST_GC_JOBS, here.list),
-        Route(collectors.GET_GC_JOB, here.get),
-        Route(collectors.STOP_GC_JOB, here.stop),
-    ]
 
 
 def _own_endpoint(request: RestRequest) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.auth import NotPermitted, Permissions
+from lakebed.catalog import Repository
 from lakebed.gc.live import CollectionService, Refusal
 from lakebed.gc.messages import (
     LEDGER_PREFIX,
@@ -28,8 +29,7 @@ from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest, answer
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository
 
 RECORDS_MAX: Final = 100
 """The most records that a page reads. It then has a token, even with fewer rows than requested."""
@@ -37,12 +37,13 @@ _SHOWN: Final = re.compile(r"[0-9]{1,9}")
 
 
 class Ledger(Resource):
-    async def rows(self, request: RestRequest) -> Response:
+    @in_repository(collectors.LIST_GC_LEDGER)
+    async def rows(self, request: RestRequest, repository: Repository) -> Response:
         """Answer one page. Costs a listing of the ledger, and a read of each file of a record in the page.
 
         The token is the next record, by its first file, and the number of its rows that were shown.
         """
-        objectstore = (await self._catalog.get(request.args[0])).objectstore
+        objectstore = repository.objectstore
         query, limit = _query(request), request.amount()
         name, shown = _position(request.query("after"))
         start_after = LEDGER_PREFIX + name if name else ""
@@ -69,13 +70,6 @@ class Ledger(Resource):
                 token = f"{here}:{skipped + len(more)}"
                 return answer(LedgerPage(rows=tuple(found), continuation_token=token))
         return answer(LedgerPage(rows=tuple(found)))
-
-
-def routes(state: AppState) -> list[Route]:
-    return [
-        Route(collectors.LIST_GC_LEDGER, Ledger(state).rows),
-        Route(collectors.RESTORE_GC_OBJECTS, Restores(state).restore),
-    ]
 
 
 def _query(request: RestRequest) -> LedgerQuery:
@@ -109,11 +103,11 @@ class Restores(Resource):
     quota has no room.
     """
 
-    async def restore(self, request: RestRequest, body: Restore) -> RestorePage:
+    @in_repository(collectors.RESTORE_GC_OBJECTS)
+    async def restore(self, request: RestRequest, repository: Repository, body: Restore) -> RestorePage:
         """Restore a page. Restored objects are staged, so the branch must be writable. Without a branch name, use the
         repository's default branch.
         """
-        repository = await self._catalog.get(request.args[0])
         branch = body.branch or repository.record.default_branch
         await repository.guards.check_branch_writable(branch)
         refusal = _refusal(request.permissions, {"repository": request.args[0], "branch": branch})

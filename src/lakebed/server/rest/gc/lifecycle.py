@@ -10,43 +10,53 @@ from lakebed.gc.live import BranchSweep, PolicyBook, PolicyRecord, PotentialComm
 from lakebed.operations.gc import lifecycle
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 
 
 class Policies(Resource):
+    @serves(lifecycle.GET_LIFECYCLE_POLICY)
     async def get(self, request: RestRequest) -> messages.PolicyVersion:
         book = await self._book(request)
         version = request.integer("version", -1)
         return _shown(await book.read() if version == -1 else await book.version(version))
 
-    async def set(self, request: RestRequest, body: messages.SetPolicy) -> messages.PolicyWritten:
-        return await _write(await self._catalog.get(request.args[0]), request, bytes(body.policy))
+    @in_repository(lifecycle.SET_LIFECYCLE_POLICY)
+    async def set(
+        self, request: RestRequest, repository: Repository, body: messages.SetPolicy
+    ) -> messages.PolicyWritten:
+        return await _write(repository, request, bytes(body.policy))
 
-    async def delete(self, request: RestRequest) -> messages.PolicyWritten:
-        return await _write(await self._catalog.get(request.args[0]), request, None)
+    @in_repository(lifecycle.DELETE_LIFECYCLE_POLICY)
+    async def delete(self, request: RestRequest, repository: Repository) -> messages.PolicyWritten:
+        return await _write(repository, request, None)
 
+    @serves(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY)
     async def history(self, request: RestRequest) -> messages.PolicyHistory:
         book = await self._book(request)
         before = request.integer("before", 0)
         records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
         return messages.PolicyHistory(versions=tuple(map(_shown, records)), has_more=has_more)
 
+    @serves(lifecycle.VALIDATE_LIFECYCLE_POLICY)
     async def validate(self, request: RestRequest, body: messages.SetPolicy) -> messages.PolicyCheck:
         problems = await (await self._book(request)).check(bytes(body.policy))
         return messages.PolicyCheck(is_valid=all(one.is_warning for one in problems), problems=tuple(problems))
 
-    async def find_potential(self, request: RestRequest) -> messages.PotentialBegun:
-        return await PotentialCommits((await self._catalog.get(request.args[0])).versions).find()
+    @in_repository(lifecycle.FIND_POTENTIAL_COMMITS)
+    async def find_potential(self, _: RestRequest, repository: Repository) -> messages.PotentialBegun:
+        return await PotentialCommits(repository.versions).find()
 
-    async def potential(self, request: RestRequest) -> messages.PotentialPage:
-        found = PotentialCommits((await self._catalog.get(request.args[0])).versions)
+    @in_repository(lifecycle.GET_POTENTIAL_COMMITS)
+    async def potential(self, request: RestRequest, repository: Repository) -> messages.PotentialPage:
+        found = PotentialCommits(repository.versions)
         return await found.page(request.args[1], request.integer("page", 0))
 
-    async def plan_branches(self, request: RestRequest) -> messages.BranchesPlan:
-        sweep = BranchSweep(await self._catalog.get(request.args[0]))
+    @in_repository(lifecycle.PLAN_BRANCH_SWEEP)
+    async def plan_branches(self, request: RestRequest, repository: Repository) -> messages.BranchesPlan:
+        sweep = BranchSweep(repository)
         return await sweep.plan(**request.page())
 
+    @serves(lifecycle.SWEEP_BRANCHES)
     async def sweep_branches(self, request: RestRequest, body: messages.SweepBranches) -> messages.BranchesSwept:
         for one in body.branches:
             names = {"repository": request.args[0], "branch": one.branch}
@@ -80,18 +90,3 @@ async def _write(repository: Repository, request: RestRequest, policy: bytes | N
     )
     await repository.guards.confirm()
     return messages.PolicyWritten(version=written.version, warnings=tuple(warnings))
-
-
-def routes(state: AppState) -> list[Route]:
-    policies = Policies(state)
-    return [
-        Route(lifecycle.GET_LIFECYCLE_POLICY, policies.get),
-        Route(lifecycle.SET_LIFECYCLE_POLICY, policies.set),
-        Route(lifecycle.DELETE_LIFECYCLE_POLICY, policies.delete),
-        Route(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, policies.history),
-        Route(lifecycle.FIND_POTENTIAL_COMMITS, policies.find_potential),
-        Route(lifecycle.GET_POTENTIAL_COMMITS, policies.potential),
-        Route(lifecycle.PLAN_BRANCH_SWEEP, policies.plan_branches),
-        Route(lifecycle.SWEEP_BRANCHES, policies.sweep_branches),
-        Route(lifecycle.VALIDATE_LIFECYCLE_POLICY, policies.validate),
-    ]

@@ -19,8 +19,7 @@ from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.requests import RestRequest, StreamedResponse, raw_headers
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, serves
 
 from .runs import collected_versions
 
@@ -38,6 +37,7 @@ class Plans(Resource):
     async def _objectstore(self, request: RestRequest) -> ObjectStore:
         return (await collected_versions(self._catalog, request)).objectstore
 
+    @serves(collectors.LIST_GC_PLANS)
     async def list(self, request: RestRequest) -> messages.PlanList:
         """List plans, newest first. Costs the names of the run folders, and one small read for each plan shown."""
         versions = await collected_versions(self._catalog, request)
@@ -54,9 +54,11 @@ class Plans(Resource):
         summaries = [_summary(plan, planned_by=makers.get(RunId(plan.run_id), "")) for plan in plans[:limit]]
         return messages.PlanList(plans=tuple(summaries), has_more=len(plans) > limit)
 
+    @serves(collectors.GET_GC_PLAN)
     async def get(self, request: RestRequest) -> messages.Plan:
         return await self._read(await self._objectstore(request), request.args[1])
 
+    @serves(collectors.LIST_GC_PLAN_OBJECTS)
     async def objects(self, request: RestRequest) -> messages.GarbagePage:
         """List the objects that a plan deletes. The token is the next part, and the number of its matching rows that
         were shown. Costs a read of each part in the page.
@@ -78,6 +80,7 @@ class Plans(Resource):
                 return messages.GarbagePage(objects=tuple(found), continuation_token=token)
         return messages.GarbagePage(objects=tuple(found))
 
+    @serves(collectors.GET_GC_CERTIFICATE)
     async def certificate(self, request: RestRequest) -> Response:
         """Send the file of a certificate. It may have up to 64 MiB, so stream a large one."""
         objectstore = await self._objectstore(request)
@@ -93,6 +96,7 @@ class Plans(Resource):
         headers = {"content-type": "application/json", "content-length": str(size)}
         return StreamedResponse(first, stream, status=200, headers=raw_headers(headers))
 
+    @serves(collectors.DIFF_GC_PLANS)
     async def diff(self, request: RestRequest) -> messages.PlanDiff:
         objectstore = await self._objectstore(request)
         a, b = [await self._read(objectstore, run_id) for run_id in request.args[1:3]]
@@ -136,17 +140,6 @@ async def plans_of(objectstore: ObjectStore, runs: Iterable[tuple[str, RunKind]]
         except (messages.PlanMissing, messages.InvalidRunId):  # Another program may have made the folder.
             continue
         yield plan
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Plans(state)
-    return [
-        Route(collectors.LIST_GC_PLANS, here.list),
-        Route(collectors.GET_GC_PLAN, here.get),
-        Route(collectors.LIST_GC_PLAN_OBJECTS, here.objects),
-        Route(collectors.DIFF_GC_PLANS, here.diff),
-        Route(collectors.GET_GC_CERTIFICATE, here.certificate),
-    ]
 
 
 def _summary(plan: messages.Plan, *, planned_by: str) -> messages.PlanSummary:

@@ -17,15 +17,16 @@ from lakebed.gc.rules import Explanation, Rules, check_rules, explain, in_days
 from lakebed.operations.gc import collections, collectors
 from lakebed.server.http.errors import Answer, InvalidBody
 from lakebed.server.http.requests import RestRequest, nothing
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.server.state import AppState
 
 
 class DayRules(Resource):
     """The contract's form of the rules."""
 
-    async def get(self, request: RestRequest) -> wire.GarbageCollectionRules:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collections.INTERNAL_GET_GARBAGE_COLLECTION_RULES)
+    @in_repository(collections.GET_GC_RULES)
+    async def get(self, _: RestRequest, repository: Repository) -> wire.GarbageCollectionRules:
         rules = (await RuleBook(repository.versions).read()).rules
         if rules is None:
             raise Answer(404, "not found")
@@ -36,8 +37,9 @@ class DayRules(Resource):
         ]
         return wire.GarbageCollectionRules(default_retention_days=default_days, branches=branches)
 
-    async def set(self, request: RestRequest, body: wire.GarbageCollectionRules) -> Response:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collections.INTERNAL_SET_GARBAGE_COLLECTION_RULES)
+    @in_repository(collections.SET_GC_RULES)
+    async def set(self, request: RestRequest, repository: Repository, body: wire.GarbageCollectionRules) -> Response:
         branch_days = {rule.branch_id: rule.retention_days for rule in body.branches}
         if len(branch_days) != len(body.branches):
             raise InvalidBody("request body has an error: two rules for one branch")
@@ -47,15 +49,17 @@ class DayRules(Resource):
         await repository.guards.confirm()
         return _done(written)
 
-    async def delete(self, request: RestRequest) -> Response:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collections.INTERNAL_DELETE_GARBAGE_COLLECTION_RULES)
+    @in_repository(collections.DELETE_GC_RULES)
+    async def delete(self, request: RestRequest, repository: Repository) -> Response:
         repository.guards.check_writable()
         written = await RuleBook(repository.versions).write(None, by=request.identity.user_id)
         await repository.guards.confirm()
         return _done(written)
 
-    async def may_set(self, request: RestRequest) -> None:
-        (await self._catalog.get(request.args[0])).guards.check_writable()
+    @in_repository(collections.SET_GARBAGE_COLLECTION_RULES_PREFLIGHT)
+    async def may_set(self, _: RestRequest, repository: Repository) -> None:
+        repository.guards.check_writable()
 
 
 def _done(written: RulesSet) -> Response:
@@ -73,26 +77,29 @@ class FullRules(Resource):
         super().__init__(state)
         self._searches = Searches(state.ports)
 
-    async def get(self, request: RestRequest) -> RulesVersion:
-        book = RuleBook((await self._catalog.get(request.args[0])).versions)
+    @in_repository(collectors.GET_FULL_GC_RULES)
+    async def get(self, request: RestRequest, repository: Repository) -> RulesVersion:
+        book = RuleBook(repository.versions)
         version = request.integer("version", -1)
         return rules_version(await book.read() if version == -1 else await book.version(version))
 
-    async def set(self, request: RestRequest, body: Rules) -> RulesWritten:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collectors.SET_FULL_GC_RULES)
+    async def set(self, request: RestRequest, repository: Repository, body: Rules) -> RulesWritten:
         return await _write(repository, request, body)
 
-    async def delete(self, request: RestRequest) -> RulesWritten:
-        return await _write(await self._catalog.get(request.args[0]), request, None)
+    @in_repository(collectors.DELETE_FULL_GC_RULES)
+    async def delete(self, request: RestRequest, repository: Repository) -> RulesWritten:
+        return await _write(repository, request, None)
 
-    async def history(self, request: RestRequest) -> RulesHistory:
-        book = RuleBook((await self._catalog.get(request.args[0])).versions)
+    @in_repository(collectors.LIST_GC_RULES_HISTORY)
+    async def history(self, request: RestRequest, repository: Repository) -> RulesHistory:
+        book = RuleBook(repository.versions)
         before = request.integer("before", 0)
         records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
         return RulesHistory(versions=tuple(map(rules_version, records)), has_more=has_more)
 
-    async def explain(self, request: RestRequest) -> Explanation:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collectors.EXPLAIN_GC_RULES)
+    async def explain(self, request: RestRequest, repository: Repository) -> Explanation:
         branch = request.query("branch")
         versions = repository.versions
         rules = (await RuleBook(versions).read()).rules
@@ -101,6 +108,7 @@ class FullRules(Resource):
         now_ms = versions.ports.clock.now_ms()
         return explain(rules, check_branch(branch) if branch else None, now_ms=now_ms)
 
+    @serves(collectors.TRY_GC_RULES)
     async def try_(self, request: RestRequest, body: Rules) -> RulesTrial:
         rules = check_rules(body)
         versions = (await self._catalog.get(request.args[0])).versions
@@ -121,22 +129,3 @@ async def _write(repository: Repository, request: RestRequest, rules: Rules | No
     written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
     await repository.guards.confirm()
     return RulesWritten(version=written.version, counts_after=written.counts_after)
-
-
-def routes(state: AppState) -> list[Route]:
-    days, full = DayRules(state), FullRules(state)
-    return [
-        Route(collections.GET_GC_RULES, days.get),
-        Route(collections.SET_GC_RULES, days.set),
-        Route(collections.DELETE_GC_RULES, days.delete),
-        Route(collections.INTERNAL_GET_GARBAGE_COLLECTION_RULES, days.get),
-        Route(collections.INTERNAL_SET_GARBAGE_COLLECTION_RULES, days.set),
-        Route(collections.INTERNAL_DELETE_GARBAGE_COLLECTION_RULES, days.delete),
-        Route(collections.SET_GARBAGE_COLLECTION_RULES_PREFLIGHT, days.may_set),
-        Route(collectors.GET_FULL_GC_RULES, full.get),
-        Route(collectors.SET_FULL_GC_RULES, full.set),
-        Route(collectors.DELETE_FULL_GC_RULES, full.delete),
-        Route(collectors.LIST_GC_RULES_HISTORY, full.history),
-        Route(collectors.EXPLAIN_GC_RULES, full.explain),
-        Route(collectors.TRY_GC_RULES, full.try_),
-    ]

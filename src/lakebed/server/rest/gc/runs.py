@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
+from starlette.responses import Response
+
 from lakebed import wire
 from lakebed.base import RunId
 from lakebed.catalog import Catalog, Repository, TaskKind
@@ -22,7 +24,7 @@ from lakebed.quotas import mark_stale, of_repository
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.server.iceberg import Reading
 from lakebed.server.rest.dumps import update_time
 from lakebed.server.state import AppState
@@ -56,17 +58,19 @@ async def collected_versions(catalog: Catalog, request: RestRequest) -> Versions
 class Contract(Resource):
     """The contract's own operations for collectors. The operations that it calls "prepare" only read data."""
 
+    @serves(collections.GET_GARBAGE_COLLECTION_CONFIG)
     async def config(self, _: RestRequest) -> wire.GarbageCollectionConfig:
         """Return how long an address that was issued for an upload may be linked. No object is kept for its age
         here.
         """
         return wire.GarbageCollectionConfig(grace_period=Options().upload_ttl_ms // 1000)
 
-    async def prepare_commits(self, request: RestRequest) -> wire.GarbageCollectionPrepareResponse:
-        return wire.GarbageCollectionPrepareResponse(**await _prepare(await self._catalog.get(request.args[0])))
+    @in_repository(collections.PREPARE_GARBAGE_COLLECTION_COMMITS)
+    async def prepare_commits(self, _: RestRequest, repository: Repository) -> wire.GarbageCollectionPrepareResponse:
+        return wire.GarbageCollectionPrepareResponse(**await _prepare(repository))
 
-    async def submit_commits(self, request: RestRequest) -> wire.TaskInfo:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC)
+    async def submit_commits(self, _: RestRequest, repository: Repository) -> wire.TaskInfo:
         begun = await repository.tasks.begin(TaskKind.PREPARE_COMMITS)
         self._state.background.start(
             repository.tasks,
@@ -76,8 +80,10 @@ class Contract(Resource):
         )
         return wire.TaskInfo(id=begun.id)
 
-    async def commits_status(self, request: RestRequest) -> wire.PrepareGarbageCollectionCommitsStatus:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS)
+    async def commits_status(
+        self, request: RestRequest, repository: Repository
+    ) -> wire.PrepareGarbageCollectionCommitsStatus:
         task = await repository.tasks.get(TaskKind.PREPARE_COMMITS, request.required("id"))
         return wire.PrepareGarbageCollectionCommitsStatus(
             task_id=task.id,
@@ -87,13 +93,13 @@ class Contract(Resource):
             error=wire.Error(message=task.error) if task.error else None,
         )
 
+    @in_repository(collections.PREPARE_GARBAGE_COLLECTION_UNCOMMITTED)
     async def prepare_uncommitted(
-        self, request: RestRequest, body: wire.PrepareGCUncommittedRequest
+        self, _: RestRequest, repository: Repository, body: wire.PrepareGCUncommittedRequest
     ) -> wire.PrepareGCUncommittedResponse:
-        repository = await self._catalog.get(request.args[0])
         service = CollectionService(repository.versions)
         if body.continuation_token:
-            run_id, _, token = body.continuation_token.partition(":")
+            run_id, token = body.continuation_token.partition(":")[::2]
             if not token:
                 raise BadContinuation("not a continuation token")
         else:
@@ -112,16 +118,45 @@ class Contract(Resource):
         )
 
 
-class Runs:
+def ask(
+    operation: Operation[None, A], call: Callable[[Live], Callable[[], Awaitable[A]]]
+) -> Callable[[Runs, RestRequest], Awaitable[A | Response]]:
+    """Serve an operation by a question to the live side."""
+
+    async def handle(runs: Runs, request: RestRequest) -> A:
+        return await call(await runs.service(request))()
+
+    return serves(operation)(handle)
+
+
+def ask_of_run(
+    operation: Operation[None, A], call: Callable[[Live], Callable[[str], Awaitable[A]]]
+) -> Callable[[Runs, RestRequest], Awaitable[A | Response]]:
+    async def handle(runs: Runs, request: RestRequest) -> A:
+        return await call(await runs.service(request))(request.args[1])
+
+    return serves(operation)(handle)
+
+
+def step(
+    operation: Operation[B, A], call: Callable[[Live], Callable[[str, B], Awaitable[A]]]
+) -> Callable[[Runs, RestRequest, B], Awaitable[A | Response]]:
+    async def handle(runs: Runs, request: RestRequest, body: B) -> A:
+        _check_manifests(body)
+        return await call(await runs.service(request))(request.args[1], body)
+
+    return serves(operation)(handle)
+
+
+class Runs(Resource):
     """Our own routes: each takes a record, calls the service once, and returns a record."""
 
     def __init__(self, state: AppState) -> None:
-        self._state = state
-        self._catalog = state.catalog
+        super().__init__(state)
         self._searches = Searches(state.ports)
         self._key, self._certificate_key = state.continuation_key, state.certificate_key
 
-    async def _service(self, request: RestRequest) -> Live:
+    async def service(self, request: RestRequest) -> Live:
         user_id, is_job = request.identity.user_id, request.identity.delegation is not None
         if (uid := deleted_uid(request)) is not None:
             return await open_deleted(
@@ -138,134 +173,101 @@ class Runs:
             table_reader=Reading(repository, self._state),
         )
 
-    def ask(self, call: Callable[[Live], Callable[[], Awaitable[A]]]) -> Callable[[RestRequest], Awaitable[A]]:
-        async def handle(request: RestRequest) -> A:
-            return await call(await self._service(request))()
+    run = ask_of_run(collectors.GET_GC_RUN, lambda live: live.run)
+    read_uncommitted = step(collectors.READ_GC_UNCOMMITTED, lambda live: live.read_uncommitted)
+    prepare_commits = step(collectors.READ_GC_COMMITS, lambda live: live.prepare_commits)
+    mark = step(collectors.MARK_GC_RUN, lambda live: live.mark)
+    find_tables = step(collectors.FIND_BROKEN_TABLES, lambda live: live.find_tables)
+    planning = ask(collectors.CHECK_GC_PLANNING, lambda live: live.planning)
+    purging = ask(collectors.CHECK_GC_PURGING, lambda live: live.purging)
+    find_slices = ask(collectors.FIND_GC_SLICES, lambda live: live.find_slices)
+    apply = step(collectors.APPLY_GC_RUN, lambda live: live.apply)
+    find_staged = step(collectors.FIND_GC_STAGED, lambda live: live.find_staged)
+    unstage = step(collectors.UNSTAGE_GC_ENTRIES, lambda live: live.unstage)
+    sign_certificate = step(collectors.SIGN_GC_CERTIFICATE, lambda live: live.sign_certificate)
+    check_certificate = step(collectors.CHECK_GC_CERTIFICATE, lambda live: live.check_certificate)
+    certificate_key = ask(collectors.GET_GC_CERTIFICATE_KEY, lambda live: live.certificate_key)
+    retire = step(collectors.RETIRE_GC_IDS, lambda live: live.retire)
+    sweep = step(collectors.SWEEP_GC_RUN, lambda live: live.sweep)
+    defer = step(collectors.DEFER_GC_RUN, lambda live: live.defer)
+    purge = step(collectors.PURGE_GC_RUN, lambda live: live.purge)
+    undo = step(collectors.UNDO_GC_RUN, lambda live: live.undo)
+    abandon = ask_of_run(collectors.ABANDON_GC_RUN, lambda live: live.abandon)
 
-        return handle
-
-    def ask_of_run(
-        self, call: Callable[[Live], Callable[[str], Awaitable[A]]]
-    ) -> Callable[[RestRequest], Awaitable[A]]:
-        async def handle(request: RestRequest) -> A:
-            return await call(await self._service(request))(request.args[1])
-
-        return handle
-
-    def step(
-        self, call: Callable[[Live], Callable[[str, B], Awaitable[A]]]
-    ) -> Callable[[RestRequest, B], Awaitable[A]]:
-        async def handle(request: RestRequest, body: B) -> A:
-            _check_manifests(body)
-            return await call(await self._service(request))(request.args[1], body)
-
-        return handle
-
+    @serves(collectors.EXPIRE_GC_COMMITS)
     async def expire(self, request: RestRequest, body: messages.Expire) -> messages.RecheckInputs:
         """Check the permissions of erasures and deleted repositories here: this call publishes their expiry."""
         self._require_own(collectors.EXPIRE_GC_COMMITS, request, body.kind)
         _check_manifests(body)
-        return await (await self._service(request)).expire(request.args[1], body)
+        return await (await self.service(request)).expire(request.args[1], body)
 
+    @serves(collectors.NOTE_GC_PLAN)
     async def note_planned(self, request: RestRequest, body: messages.NotePlanned) -> messages.PlannedBy:
         """Check the permission of the kind: an apply of an erasure trusts the recorded order of a plan."""
         self._require_own(collectors.NOTE_GC_PLAN, request, body.kind)
-        return await (await self._service(request)).note_planned(request.args[1], body)
+        return await (await self.service(request)).note_planned(request.args[1], body)
 
     @staticmethod
     def _require_own(operation: Operation[Any, Any], request: RestRequest, kind: RunKind) -> None:
         asked = [one for one in operation.asked_later if one.action == kind.spec.permission]
         require(asked, request.permissions, {"repository": request.args[0]})
 
+    @serves(collectors.LIST_GC_RUNS)
     async def list(self, request: RestRequest) -> messages.RunList:
-        return await (await self._service(request)).runs(forgotten=request.flag("forgotten"))
+        return await (await self.service(request)).runs(forgotten=request.flag("forgotten"))
 
+    @serves(collectors.START_GC_RUN)
     async def start(self, request: RestRequest, body: messages.StartRun) -> messages.StartedRun:
         if body.kind.takes_named and deleted_uid(request) is None:
             # Such runs keep what is staged, and files of tables stay staged until upkeep commits them.
             await (await self._catalog.get(request.args[0])).tables.settle()
-        return await (await self._service(request)).start(body)
+        return await (await self.service(request)).start(body)
 
+    @serves(collectors.END_GC_RUN)
     async def end(self, request: RestRequest, body: messages.End) -> messages.RunView:
-        ended = await (await self._service(request)).end(request.args[1], body)
+        ended = await (await self.service(request)).end(request.args[1], body)
         if deleted_uid(request) is None:
             # Its objects are gone: upkeep counts again what the repository's quota has as used.
             uid = (await self._catalog.get(request.args[0])).versions.uid
             await mark_stale(self._catalog.store, of_repository(uid))
         return ended
 
+    @serves(collectors.WHY_GC_OBJECT)
     async def why(self, request: RestRequest) -> messages.WhyPage:
-        service = await self._service(request)
+        service = await self.service(request)
         question = messages.Question(**{name: request.query(name) for name in messages.Question._fields})
         files = request.integer("files", 0)
         return await service.why_page(question, request.query("continuation_token") or None, files=files)
 
+    @serves(collectors.COMPARE_GC_LEDGER)
     async def compare_ledger(self, request: RestRequest) -> messages.DisagreementPage:
-        service = await self._service(request)
+        service = await self.service(request)
         return await service.compare_ledger(request.query("run_id"), request.query("continuation_token") or None)
 
+    @serves(collectors.CHOOSE_GC_INSTALLATION)
     async def adopting(self, request: RestRequest) -> messages.Adopting:
-        adopted = await (await self._service(request)).adopting()
+        adopted = await (await self.service(request)).adopting()
         logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
         return adopted
 
+    @serves(collectors.ADOPT_GC_SLICES)
     async def adopt_slices(self, request: RestRequest) -> messages.AdoptedSlices:
-        adopted = await (await self._service(request)).adopt_slices()
+        adopted = await (await self.service(request)).adopt_slices()
         if adopted.slices:
             logger.warning("gc: %d slices of %s are on record now", len(adopted.slices), request.args[0])
         return adopted
 
+    @serves(collectors.MARK_GC_MISSING)
     async def mark_missing(self, request: RestRequest) -> messages.MissingCommits:
         token = request.query("continuation_token") or None
-        page = await (await self._service(request)).mark_missing(token)
+        page = await (await self.service(request)).mark_missing(token)
         if page.run_id and (token is None or "-" not in token):
             logger.warning("gc: run %s marked %d commits of %s as gone", page.run_id, page.marked, request.args[0])
         return page
 
+    @serves(collectors.FIND_GC_MISSING)
     async def find_missing(self, request: RestRequest) -> messages.MissingCommits:
-        return await (await self._service(request)).find_missing(request.query("continuation_token") or None)
-
-
-def routes(state: AppState) -> list[Route]:
-    contract, runs = Contract(state), Runs(state)
-    return [
-        Route(collections.GET_GARBAGE_COLLECTION_CONFIG, contract.config),
-        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS, contract.prepare_commits),
-        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC, contract.submit_commits),
-        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS, contract.commits_status),
-        Route(collections.PREPARE_GARBAGE_COLLECTION_UNCOMMITTED, contract.prepare_uncommitted),
-        Route(collectors.LIST_GC_RUNS, runs.list),
-        Route(collectors.START_GC_RUN, runs.start),
-        Route(collectors.WHY_GC_OBJECT, runs.why),
-        Route(collectors.COMPARE_GC_LEDGER, runs.compare_ledger),
-        Route(collectors.GET_GC_RUN, runs.ask_of_run(lambda live: live.run)),
-        Route(collectors.READ_GC_UNCOMMITTED, runs.step(lambda live: live.read_uncommitted)),
-        Route(collectors.READ_GC_COMMITS, runs.step(lambda live: live.prepare_commits)),
-        Route(collectors.MARK_GC_RUN, runs.step(lambda live: live.mark)),
-        Route(collectors.NOTE_GC_PLAN, runs.note_planned),
-        Route(collectors.FIND_BROKEN_TABLES, runs.step(lambda live: live.find_tables)),
-        Route(collectors.CHECK_GC_PLANNING, runs.ask(lambda live: live.planning)),
-        Route(collectors.CHECK_GC_PURGING, runs.ask(lambda live: live.purging)),
-        Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
-        Route(collectors.FIND_GC_SLICES, runs.ask(lambda live: live.find_slices)),
-        Route(collectors.ADOPT_GC_SLICES, runs.adopt_slices),
-        Route(collectors.FIND_GC_MISSING, runs.find_missing),
-        Route(collectors.MARK_GC_MISSING, runs.mark_missing),
-        Route(collectors.APPLY_GC_RUN, runs.step(lambda live: live.apply)),
-        Route(collectors.EXPIRE_GC_COMMITS, runs.expire),
-        Route(collectors.FIND_GC_STAGED, runs.step(lambda live: live.find_staged)),
-        Route(collectors.UNSTAGE_GC_ENTRIES, runs.step(lambda live: live.unstage)),
-        Route(collectors.SIGN_GC_CERTIFICATE, runs.step(lambda live: live.sign_certificate)),
-        Route(collectors.CHECK_GC_CERTIFICATE, runs.step(lambda live: live.check_certificate)),
-        Route(collectors.GET_GC_CERTIFICATE_KEY, runs.ask(lambda live: live.certificate_key)),
-        Route(collectors.RETIRE_GC_IDS, runs.step(lambda live: live.retire)),
-        Route(collectors.SWEEP_GC_RUN, runs.step(lambda live: live.sweep)),
-        Route(collectors.DEFER_GC_RUN, runs.step(lambda live: live.defer)),
-        Route(collectors.PURGE_GC_RUN, runs.step(lambda live: live.purge)),
-        Route(collectors.UNDO_GC_RUN, runs.step(lambda live: live.undo)),
-        Route(collectors.END_GC_RUN, runs.end),
-        Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(lambda live: live.abandon)),
-    ]
+        return await (await self.service(request)).find_missing(request.query("continuation_token") or None)
 
 
 async def _prepare(repository: Repository) -> dict[str, str]:

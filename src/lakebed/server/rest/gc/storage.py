@@ -16,7 +16,7 @@ from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storag
 from lakebed.objectstore import ObjectStore
 from lakebed.operations.gc import collectors
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound, RunRecord
 
@@ -32,8 +32,8 @@ class Storages(Resource):
         super().__init__(state)
         self._searches = Searches(state.ports)
 
-    async def get(self, request: RestRequest) -> Storage:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(collectors.GET_GC_STORAGE)
+    async def get(self, request: RestRequest, repository: Repository) -> Storage:
         counted: dict[Keeper, Total | None] | None = None
         if request.flag("committed"):
             token, found = await self._committed(repository, request)
@@ -162,7 +162,3 @@ def _less(total: Total, parts: Sequence[Total]) -> Total:
     objects = total.objects - sum(part.objects for part in parts)
     size_bytes = total.size_bytes - sum(part.size_bytes for part in parts)
     return Total(objects=max(0, objects), size_bytes=max(0, size_bytes))
-
-
-def routes(state: AppState) -> list[Route]:
-    return [Route(collectors.GET_GC_STORAGE, Storages(state).get)]

@@ -23,9 +23,8 @@ from lakebed.server.http.errors import Answer, InvalidParameter, message_respons
 from lakebed.server.http.fields import CONDITIONS, Conditions, asked_span, read_digest, write_condition
 from lakebed.server.http.forms import open_form
 from lakebed.server.http.requests import RawResponse, RestRequest, StreamedResponse, raw_headers
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.server.rest.stats import stats_of_entry
-from lakebed.server.state import AppState
 from lakebed.versions import CommitExpired
 
 SMALL_BYTES_MAX: Final = 1 << 20
@@ -41,6 +40,7 @@ _NEVER: Final = "Thu, 01 Jan 1970 00:00:00 GMT"
 class Content(Resource):
     # Upload
 
+    @serves(objects.UPLOAD_OBJECT)
     async def upload(self, request: RestRequest) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
@@ -63,8 +63,8 @@ class Content(Resource):
 
     # Download
 
-    async def get(self, request: RestRequest) -> Response:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.GET_OBJECT)
+    async def get(self, request: RestRequest, repository: Repository) -> Response:
         path = request.required("path")
         entry = await repository.objects.open(request.args[1], path)
         headers = _headers(entry)
@@ -90,8 +90,8 @@ class Content(Resource):
         except ObjectMissing as error:
             raise await _gone(repository, request.args[1], error) from error
 
-    async def head(self, request: RestRequest) -> Response:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.HEAD_OBJECT)
+    async def head(self, request: RestRequest, repository: Repository) -> Response:
         entry = await repository.objects.open(request.args[1], request.required("path"))
         headers = _headers(entry)
         if _is_unchanged(request, entry):
@@ -106,15 +106,6 @@ class Content(Resource):
             headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
         headers["content-length"] = str(end - start)
         return _bare(status, headers)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Content(state)
-    return [
-        Route(objects.UPLOAD_OBJECT, here.upload),
-        Route(objects.GET_OBJECT, here.get),
-        Route(objects.HEAD_OBJECT, here.head),
-    ]
 
 
 # Upload

@@ -13,9 +13,8 @@ from lakebed.catalog import ImportRecord, ImportState, InvalidImport, Location, 
 from lakebed.operations import objects
 from lakebed.server.http.gate import refuse_denied, require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository
 from lakebed.server.rest.commits import commit_record
-from lakebed.server.state import AppState
 from lakebed.versions import Note
 
 TYPES = {"common_prefix": True, "object": False}
@@ -24,8 +23,10 @@ LAST_IMPORT = ".lakefs.last.import.timestamp"
 
 
 class Imports(Resource):
-    async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.IMPORT_START)
+    async def start(
+        self, request: RestRequest, repository: Repository, body: wire.ImportCreation
+    ) -> wire.ImportCreationResponse:
         sources = [path.path for path in body.paths]
         names = {"repository": request.args[0], "branch": request.args[1]}
         request.what = {**names, "sources": sources, "sources_count": str(len(sources))}
@@ -78,13 +79,13 @@ class Imports(Resource):
         )
         return wire.ImportCreationResponse(id=begun.id)
 
-    async def status(self, request: RestRequest) -> wire.ImportStatus:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.IMPORT_STATUS)
+    async def status(self, request: RestRequest, repository: Repository) -> wire.ImportStatus:
         record = await repository.imports.get(request.args[1], request.required("id"))
         return await _status(repository, record)
 
-    async def cancel(self, request: RestRequest) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.IMPORT_CANCEL)
+    async def cancel(self, request: RestRequest, repository: Repository) -> None:
         await repository.imports.cancel(request.args[1], request.required("id"))
 
 
@@ -107,12 +108,3 @@ async def _status(repository: Repository, record: ImportRecord) -> wire.ImportSt
         return status
     commit = commit_record(await repository.versions.history.get_commit(record.commit_id))
     return replace(status, metarange_id=commit.meta_range_id, commit=commit)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Imports(state)
-    return [
-        Route(objects.IMPORT_START, here.start),
-        Route(objects.IMPORT_STATUS, here.status),
-        Route(objects.IMPORT_CANCEL, here.cancel),
-    ]

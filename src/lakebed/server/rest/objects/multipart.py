@@ -20,15 +20,14 @@ from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.fields import read_range, write_condition
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest, nothing
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.server.rest.stats import stats_of_entry
-from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, PartRecord
 
 
 class Uploads(Resource):
-    async def create(self, request: RestRequest) -> wire.PresignMultipartUpload:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.CREATE_PRESIGN_MULTIPART_UPLOAD)
+    async def create(self, request: RestRequest, repository: Repository) -> wire.PresignMultipartUpload:
         count = request.integer("parts", 0)
         if not 0 <= count <= PART_NUMBER_MAX:
             raise InvalidParameter(f'parameter "parts" in query has an error: it is not 0 to {PART_NUMBER_MAX}')
@@ -47,12 +46,14 @@ class Uploads(Resource):
         address = _address_of(repository, upload_id)
         return wire.PresignMultipartUpload(upload_id=upload_id, physical_address=address, presigned_urls=urls)
 
+    @serves(objects.UPLOAD_PART)
     async def sign(self, request: RestRequest, body: wire.UploadPartFrom) -> wire.UploadTo:
         repository, upload_id = await self._find(request, body.physical_address)
         by, presign_s = request.identity.user_id, self._presigning()
         url = await self._url(repository.multipart, upload_id, _number(request), presign_s, by)
         return wire.UploadTo(presigned_url=url)
 
+    @serves(objects.UPLOAD_PART_COPY)
     async def copy(self, request: RestRequest, body: wire.UploadPartCopyFrom) -> Response:
         source = body.copy_source
         names = {"repository": source.repository, "ref": source.ref, "path": source.path}
@@ -75,6 +76,7 @@ class Uploads(Resource):
         response.headers["etag"] = f'"{part.md5}"'
         return response
 
+    @serves(objects.COMPLETE_PRESIGN_MULTIPART_UPLOAD)
     async def complete(self, request: RestRequest, body: wire.CompletePresignMultipartUpload) -> wire.ObjectStats:
         check_user_metadata(body.user_metadata or {})
         try:
@@ -111,6 +113,7 @@ class Uploads(Resource):
                 return stats_of_entry(repository, path, entry)
         raise MultipartNotFound("the upload was completed, and the path has another object since", id=request.args[2])
 
+    @serves(objects.ABORT_PRESIGN_MULTIPART_UPLOAD)
     async def abort(self, request: RestRequest, body: wire.AbortPresignMultipartUpload) -> None:
         repository, upload_id = await self._find(request, body.physical_address)
         await repository.multipart.abort(upload_id)
@@ -143,19 +146,6 @@ class Uploads(Resource):
 
 def _address_of(repository: Repository, upload_id: str) -> str:
     return repository.full_address(f"data/uploads/{upload_id}")
-
-
-def routes(state: AppState) -> list[Route]:
-    staging, here = Staging(state), Uploads(state)
-    return [
-        Route(objects.GET_PHYSICAL_ADDRESS, staging.get_address),
-        Route(objects.LINK_PHYSICAL_ADDRESS, staging.link_address),
-        Route(objects.CREATE_PRESIGN_MULTIPART_UPLOAD, here.create),
-        Route(objects.UPLOAD_PART, here.sign),
-        Route(objects.UPLOAD_PART_COPY, here.copy),
-        Route(objects.COMPLETE_PRESIGN_MULTIPART_UPLOAD, here.complete),
-        Route(objects.ABORT_PRESIGN_MULTIPART_UPLOAD, here.abort),
-    ]
 
 
 async def _chosen(
@@ -217,6 +207,7 @@ def _span(text: str | None, size_bytes: int) -> tuple[int, int]:
 
 
 class Staging(Resource):
+    @serves(objects.GET_PHYSICAL_ADDRESS)
     async def get_address(self, request: RestRequest) -> wire.StagingLocation:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
@@ -233,6 +224,7 @@ class Staging(Resource):
             presigned_url_expiry=expires_s,
         )
 
+    @serves(objects.LINK_PHYSICAL_ADDRESS)
     async def link_address(self, request: RestRequest, body: wire.StagingMetadata) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])

@@ -14,18 +14,17 @@ from lakebed.server.http.errors import status_and_message
 from lakebed.server.http.fields import write_condition
 from lakebed.server.http.gate import readable, refuse_denied, unreadable
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.server.rest.commits import commit_record
 from lakebed.server.rest.stats import stats_of_entry, stats_of_page
-from lakebed.server.state import AppState
 from lakebed.versions import SOUGHT_IN_MAX
 
 LAST_COMMITS_MAX: Final = 100
 
 
 class Objects(Resource):
-    async def symlinks(self, request: RestRequest) -> wire.StorageUri:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.CREATE_SYMLINK_FILE)
+    async def symlinks(self, request: RestRequest, repository: Repository) -> wire.StorageUri:
         names = {"repository": request.args[0], "branch": request.args[1]}
 
         def check(path: str) -> None:
@@ -36,6 +35,7 @@ class Objects(Resource):
 
     # Reading
 
+    @serves(objects.STAT_OBJECT)
     async def stat(self, request: RestRequest) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
@@ -48,8 +48,8 @@ class Objects(Resource):
             stats = await self._presigned(repository, stats, entry)
         return stats
 
-    async def list(self, request: RestRequest) -> wire.ObjectStatsList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.LIST_OBJECTS)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.ObjectStatsList:
         listing = await repository.versions.staging.list(
             request.args[1],
             prefix=request.query("prefix").encode(),
@@ -78,8 +78,9 @@ class Objects(Resource):
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return wire.ObjectStatsList(pagination=pagination, results=results)
 
-    async def last_commits(self, request: RestRequest) -> wire.PathCommitList:
-        versions = (await self._catalog.get(request.args[0])).versions
+    @in_repository(objects.LAST_COMMITS)
+    async def last_commits(self, request: RestRequest, repository: Repository) -> wire.PathCommitList:
+        versions = repository.versions
         listing = await versions.staging.list(
             request.args[1],
             prefix=request.query("prefix").encode(),
@@ -108,8 +109,8 @@ class Objects(Resource):
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return wire.PathCommitList(pagination=pagination, results=results, is_complete=is_complete)
 
-    async def measure(self, request: RestRequest) -> wire.SizeBelow:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.MEASURE_OBJECTS)
+    async def measure(self, request: RestRequest, repository: Repository) -> wire.SizeBelow:
         size = await repository.versions.staging.measure(
             request.args[1], prefix=request.query("prefix").encode(), after=request.query("after").encode()
         )
@@ -120,27 +121,32 @@ class Objects(Resource):
             next_offset=(size.after or b"").decode(),
         )
 
-    async def underlying_properties(self, request: RestRequest) -> wire.UnderlyingObjectProperties:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.GET_UNDERLYING_PROPERTIES)
+    async def underlying_properties(
+        self, request: RestRequest, repository: Repository
+    ) -> wire.UnderlyingObjectProperties:
         await repository.objects.get(request.args[1], request.required("path"))
         return wire.UnderlyingObjectProperties()
 
-    async def may_upload(self, request: RestRequest) -> None:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.UPLOAD_OBJECT_PREFLIGHT)
+    async def may_upload(self, request: RestRequest, repository: Repository) -> None:
         request.required("path")
         await repository.guards.check_branch_writable(request.args[1])
         await repository.versions.refs.get_branch(request.args[1])
 
     # Changing
 
+    @serves(objects.DELETE_OBJECT)
     async def delete(self, request: RestRequest) -> None:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
         if_match = write_condition(request.header).if_match
         await repository.objects.delete(request.args[1], path, if_match=if_match, force=request.flag("force"))
 
-    async def delete_many(self, request: RestRequest, body: wire.PathList) -> wire.ObjectErrorList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(objects.DELETE_OBJECTS)
+    async def delete_many(
+        self, request: RestRequest, repository: Repository, body: wire.PathList
+    ) -> wire.ObjectErrorList:
         try:
             failed = await repository.objects.delete_many(request.args[1], body.paths, force=request.flag("force"))
         except (ProtectedBranch, ReadOnly) as refused:
@@ -152,6 +158,7 @@ class Objects(Resource):
             errors.append(wire.ObjectError(path=path, status_code=status, message=message))
         return wire.ObjectErrorList(errors=errors)
 
+    @serves(objects.COPY_OBJECT)
     async def copy(self, request: RestRequest, body: wire.ObjectCopyCreation) -> wire.ObjectStats:
         path = request.required("dest_path")
         repository = await self._catalog.get(request.args[0])
@@ -168,6 +175,7 @@ class Objects(Resource):
         )
         return stats_of_entry(repository, path, entry)
 
+    @serves(objects.MOVE_OBJECT)
     async def move(self, request: RestRequest, body: wire.ObjectMove) -> wire.ObjectStats:
         path = request.required("dest_path")
         repository = await self._catalog.get(request.args[0])
@@ -182,6 +190,7 @@ class Objects(Resource):
         )
         return stats_of_entry(repository, path, entry)
 
+    @serves(objects.STAGE_OBJECT)
     async def stage(self, request: RestRequest, body: wire.ObjectStageCreation) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
@@ -198,6 +207,7 @@ class Objects(Resource):
         )
         return stats_of_entry(repository, path, staged)
 
+    @serves(objects.UPDATE_OBJECT_USER_METADATA)
     async def set_metadata(self, request: RestRequest, body: wire.UpdateObjectUserMetadata) -> None:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
@@ -214,22 +224,3 @@ class Objects(Resource):
             return stats
         expires_s = self._state.ports.clock.now_ms() // 1000 + self._state.presign_s
         return replace(stats, physical_address=url, physical_address_expiry=expires_s)
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Objects(state)
-    return [
-        Route(objects.STAT_OBJECT, here.stat),
-        Route(objects.LIST_OBJECTS, here.list),
-        Route(objects.LAST_COMMITS, here.last_commits),
-        Route(objects.MEASURE_OBJECTS, here.measure),
-        Route(objects.GET_UNDERLYING_PROPERTIES, here.underlying_properties),
-        Route(objects.UPLOAD_OBJECT_PREFLIGHT, here.may_upload),
-        Route(objects.DELETE_OBJECT, here.delete),
-        Route(objects.DELETE_OBJECTS, here.delete_many),
-        Route(objects.COPY_OBJECT, here.copy),
-        Route(objects.MOVE_OBJECT, here.move),
-        Route(objects.STAGE_OBJECT, here.stage),
-        Route(objects.UPDATE_OBJECT_USER_METADATA, here.set_metadata),
-        Route(objects.CREATE_SYMLINK_FILE, here.symlinks),
-    ]

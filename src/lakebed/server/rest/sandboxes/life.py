@@ -12,21 +12,20 @@ from lakebed.operations import sandboxes
 from lakebed.sandboxes import source_of
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Resource, Route
-from lakebed.server.state import AppState
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.wire import Sandbox, SandboxCreation, SandboxEnded, SandboxExtension, SandboxList, SandboxWithSecret
 
 
 class SandboxRoutes(Resource):
-    async def list(self, request: RestRequest) -> SandboxList:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(sandboxes.LIST_SANDBOXES)
+    async def list(self, request: RestRequest, repository: Repository) -> SandboxList:
         found, has_more = await self._state.sandboxes.list(repository, **request.page())
         results = [_shown(record) for record in found]
         pagination = page_of(results, has_more=has_more, last=results[-1].id if results else "")
         return SandboxList(pagination=pagination, results=results)
 
-    async def create(self, request: RestRequest, body: SandboxCreation) -> SandboxWithSecret:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(sandboxes.CREATE_SANDBOX)
+    async def create(self, request: RestRequest, repository: Repository, body: SandboxCreation) -> SandboxWithSecret:
         id_ = self._state.sandboxes.fresh_id(body.name)
         lasts_ms = self._lasts_ms(body.ttl)
         await _check_lent(request, repository, id_, body.source)
@@ -43,18 +42,22 @@ class SandboxRoutes(Resource):
         request.what = {"repository": repository.id, "sandbox": id_, "access_key_id": issued.access_key_id}
         return SandboxWithSecret(**asdict(_shown(record)), secret_access_key=issued.secret_access_key)
 
-    async def get(self, request: RestRequest) -> Sandbox:
-        return _shown(await self._state.sandboxes.get(await self._catalog.get(request.args[0]), request.args[1]))
+    @in_repository(sandboxes.GET_SANDBOX)
+    async def get(self, request: RestRequest, repository: Repository) -> Sandbox:
+        return _shown(await self._state.sandboxes.get(repository, request.args[1]))
 
-    async def extend(self, request: RestRequest, body: SandboxExtension) -> Sandbox:
-        repository, id_ = await self._catalog.get(request.args[0]), request.args[1]
+    @in_repository(sandboxes.EXTEND_SANDBOX)
+    async def extend(self, request: RestRequest, repository: Repository, body: SandboxExtension) -> Sandbox:
+        id_ = request.args[1]
         lasts_ms = self._lasts_ms(body.ttl)
         await _check_lent(request, repository, id_, (await self._state.sandboxes.get(repository, id_)).source)
         return _shown(await self._state.sandboxes.extend(repository, id_, lasts_ms=lasts_ms))
 
+    @serves(sandboxes.END_SANDBOX)
     async def end(self, request: RestRequest) -> SandboxEnded:
         return await self._end(request, keeps_branch=False)
 
+    @serves(sandboxes.PROMOTE_SANDBOX)
     async def promote(self, request: RestRequest) -> SandboxEnded:
         return await self._end(request, keeps_branch=True)
 
@@ -99,15 +102,3 @@ def _shown(record: SandboxRecord) -> Sandbox:
         access_key_id=record.access_key_id,
         quota_bytes=record.quota_bytes,
     )
-
-
-def routes(state: AppState) -> list[Route]:
-    handlers = SandboxRoutes(state)
-    return [
-        Route(sandboxes.LIST_SANDBOXES, handlers.list),
-        Route(sandboxes.CREATE_SANDBOX, handlers.create),
-        Route(sandboxes.GET_SANDBOX, handlers.get),
-        Route(sandboxes.EXTEND_SANDBOX, handlers.extend),
-        Route(sandboxes.END_SANDBOX, handlers.end),
-        Route(sandboxes.PROMOTE_SANDBOX, handlers.promote),
-    ]

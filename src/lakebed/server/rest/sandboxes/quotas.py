@@ -9,25 +9,26 @@ from lakebed.catalog import Repository
 from lakebed.operations import sandboxes
 from lakebed.quotas import Books, QuotaRecord, of_branch, of_repository, of_user
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, in_repository, serves
 from lakebed.server.state import AppState
 
 
-class Quotas:
+class Quotas(Resource):
     def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._accounts = state.accounts
+        super().__init__(state)
         self._books = Books(state.catalog.meter)
 
-    async def list(self, request: RestRequest) -> wire.QuotaList:
-        repository, branch = await self._catalog.get(request.args[0]), request.query("branch")
+    @in_repository(sandboxes.LIST_QUOTAS)
+    async def list(self, request: RestRequest, repository: Repository) -> wire.QuotaList:
+        branch = request.query("branch")
         uid, shown = repository.versions.uid, _shown_of(repository)
         if branch:
             return wire.QuotaList(results=[shown(branch, await self._books.get(of_branch(uid, branch)))])
         return wire.QuotaList(results=[shown(name, record) for name, record in await self._books.of_repository(uid)])
 
-    async def set(self, request: RestRequest, body: wire.QuotaSetting) -> wire.Quota:
-        repository, branch = await self._catalog.get(request.args[0]), request.query("branch")
+    @in_repository(sandboxes.SET_QUOTA)
+    async def set(self, request: RestRequest, repository: Repository, body: wire.QuotaSetting) -> wire.Quota:
+        branch = request.query("branch")
         uid, by = repository.versions.uid, request.identity.user_id
         if branch:
             await repository.versions.refs.get_branch(branch)
@@ -40,26 +41,30 @@ class Quotas:
         await repository.guards.confirm()
         return _shown_of(repository)(branch, record)
 
-    async def remove(self, request: RestRequest) -> None:
-        repository, branch = await self._catalog.get(request.args[0]), request.query("branch")
+    @in_repository(sandboxes.REMOVE_QUOTA)
+    async def remove(self, request: RestRequest, repository: Repository) -> None:
+        branch = request.query("branch")
         uid = repository.versions.uid
         await self._books.remove(of_branch(uid, branch) if branch else of_repository(uid))
 
-    async def count(self, request: RestRequest) -> wire.Quota:
-        repository = await self._catalog.get(request.args[0])
+    @in_repository(sandboxes.COUNT_QUOTA)
+    async def count(self, _: RestRequest, repository: Repository) -> wire.Quota:
         record = await self._books.count_stored(repository.versions.uid, repository.objectstore)
         return _shown_of(repository)("", record)
 
+    @serves(sandboxes.GET_USER_QUOTA)
     async def get_user(self, request: RestRequest) -> wire.Quota:
         return _shown("user", request.args[0], await self._books.get(of_user(request.args[0])))
 
+    @serves(sandboxes.SET_USER_QUOTA)
     async def set_user(self, request: RestRequest, body: wire.QuotaSetting) -> wire.Quota:
-        user = await self._accounts.get_user(request.args[0])
+        user = await self._state.accounts.get_user(request.args[0])
         record = await self._books.set(
             of_user(user.id), limit_bytes=body.limit_bytes, by=request.identity.user_id, restart=body.restart
         )
         return _shown("user", user.id, record)
 
+    @serves(sandboxes.REMOVE_USER_QUOTA)
     async def remove_user(self, request: RestRequest) -> None:
         await self._books.remove(of_user(request.args[0]))
 
@@ -84,16 +89,3 @@ def _shown(of: str, name: str, record: QuotaRecord) -> wire.Quota:
         set_date=record.set_ms // 1000,
         counted_date=record.counted_ms // 1000,
     )
-
-
-def routes(state: AppState) -> list[Route]:
-    here = Quotas(state)
-    return [
-        Route(sandboxes.LIST_QUOTAS, here.list),
-        Route(sandboxes.SET_QUOTA, here.set),
-        Route(sandboxes.REMOVE_QUOTA, here.remove),
-        Route(sandboxes.COUNT_QUOTA, here.count),
-        Route(sandboxes.GET_USER_QUOTA, here.get_user),
-        Route(sandboxes.SET_USER_QUOTA, here.set_user),
-        Route(sandboxes.REMOVE_USER_QUOTA, here.remove_user),
-    ]
