@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from lakebed.operations import Operation
-from lakebed.wire import Pagination
+from lakebed.wire import Paged
 
 from .connection import Connection, Query
 from .errors import BadAnswer
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 PAGE_MAX: Final = 1000
 """The longest page the contract allows."""
 
 
-class Page(Protocol[T_co]):
-    """The shape of all lists of the contract."""
-
-    @property
-    def pagination(self) -> Pagination: ...
-
-    @property
-    def results(self) -> Sequence[T_co]: ...
-
-
 def listing(
     connection: Connection,
-    operation: Operation[None, Page[T]],
+    operation: Operation[None, Paged[T]],
     *arguments: str,
     query: Query = MappingProxyType({}),
     limit: int | None = None,

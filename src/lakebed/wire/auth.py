@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .common import LIST_MAX, Given, Metadata, Pagination
+from .common import LIST_MAX, Given, Metadata, Paged
 
 __all__ = [
     "AuthCapabilities",
@@ -79,9 +79,7 @@ class CredentialsWithSecret(msgspec.Struct, frozen=True, kw_only=True):
     secret_access_key: str
 
 
-class CredentialsList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Credentials]
+class CredentialsList(Paged[Credentials], frozen=True, kw_only=True): ...
 
 
 class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,9 +125,7 @@ class UserCreation(msgspec.Struct, frozen=True, kw_only=True):
     invite_user: bool = False
 
 
-class UserList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[User]
+class UserList(Paged[User], frozen=True, kw_only=True): ...
 
 
 class LoginInformation(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,9 +171,7 @@ class ExternalPrincipal(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[dict[str, str]] = []
 
 
-class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[ExternalPrincipal]
+class ExternalPrincipalList(Paged[ExternalPrincipal], frozen=True, kw_only=True): ...
 
 
 # Sandboxes: a branch and the user of the same id
@@ -217,9 +211,7 @@ class SandboxWithSecret(Sandbox, frozen=True, kw_only=True):
     secret_access_key: str
 
 
-class SandboxList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Sandbox]
+class SandboxList(Paged[Sandbox], frozen=True, kw_only=True): ...
 
 
 class SandboxEnded(msgspec.Struct, frozen=True, kw_only=True):

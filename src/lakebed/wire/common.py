@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-__all__ = ["Error", "Expired", "Pagination", "StorageUri"]
+__all__ = ["Error", "Expired", "Paged", "Pagination", "StorageUri"]
+
+T = TypeVar("T")
 
 LIST_MAX: Final = 1_000
 """The longest list or map in a body. A field with another limit declares it itself."""
@@ -53,6 +55,13 @@ class Pagination(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: str
     results: int
     max_per_page: int = 1000
+
+
+class Paged(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A page of a listing."""
+
+    pagination: Pagination
+    results: list[T]
 
 
 class StorageUri(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .common import Pagination
+from .common import Paged
 from .repositories import Patterns, RepositoryName
 
 __all__ = [
@@ -35,9 +35,7 @@ class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
     kept_until: int
 
 
-class DeletedRepositoryList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[DeletedRepository]
+class DeletedRepositoryList(Paged[DeletedRepository], frozen=True, kw_only=True): ...
 
 
 class RepositoryUndeletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,9 +65,7 @@ class DeletedRef(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
 
 
-class DeletedRefList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[DeletedRef]
+class DeletedRefList(Paged[DeletedRef], frozen=True, kw_only=True): ...
 
 
 class RefMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +81,4 @@ class RefMove(msgspec.Struct, frozen=True, kw_only=True):
     date_ms: int
 
 
-class RefMoveList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[RefMove]
+class RefMoveList(Paged[RefMove], frozen=True, kw_only=True): ...

@@ -8,7 +8,7 @@ import msgspec
 
 from lakebed.base import EventKind
 
-from .common import LIST_MAX, Pagination
+from .common import LIST_MAX, Paged
 from .repositories import Patterns
 
 __all__ = [
@@ -45,11 +45,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     about: str
 
 
-class EventList(msgspec.Struct, frozen=True, kw_only=True):
+class EventList(Paged[Event], frozen=True, kw_only=True):
     """A page of events. `oldest` is the first position that is kept, `last` the last that was assigned."""
 
-    pagination: Pagination
-    results: list[Event]
     oldest: int
     last: int
 
@@ -127,9 +125,7 @@ class ActionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commit_id: str
 
 
-class ActionRunList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[ActionRun]
+class ActionRunList(Paged[ActionRun], frozen=True, kw_only=True): ...
 
 
 class HookRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,6 +137,4 @@ class HookRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str
 
 
-class HookRunList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[HookRun]
+class HookRunList(Paged[HookRun], frozen=True, kw_only=True): ...

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from .common import Expired, Given, Metadata, Pagination
+from .common import Expired, Given, Metadata, Paged
 from .refs import Commit
 
 __all__ = [
@@ -64,9 +64,7 @@ class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     expired: Expired | None = None
 
 
-class ObjectStatsList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[ObjectStats]
+class ObjectStatsList(Paged[ObjectStats], frozen=True, kw_only=True): ...
 
 
 class SizeBelow(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +91,9 @@ class PathCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uncommitted: bool = False
 
 
-class PathCommitList(msgspec.Struct, frozen=True, kw_only=True):
+class PathCommitList(Paged[PathCommit], frozen=True, kw_only=True):
     """A page of rows. `is_complete` is false if the search ended without the commit of every row."""
 
-    pagination: Pagination
-    results: list[PathCommit]
     is_complete: bool
 
 

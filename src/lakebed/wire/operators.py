@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from .common import Pagination
+from .common import Paged
 
 __all__ = [
     "TOOL_HEADER",
@@ -51,9 +51,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     skipped: int = 0
 
 
-class AuditRecordList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[AuditRecord]
+class AuditRecordList(Paged[AuditRecord], frozen=True, kw_only=True): ...
 
 
 class UpkeepStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from .common import LIST_MAX, Error, Expired, Given, Metadata, Pagination
+from .common import LIST_MAX, Error, Expired, Given, Metadata, Paged
 
 __all__ = [
     "AheadCount",
@@ -62,9 +62,7 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     has_uncommitted: bool | None = None
 
 
-class RefList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Ref]
+class RefList(Paged[Ref], frozen=True, kw_only=True): ...
 
 
 class BranchCreation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,9 +93,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-class CommitList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Commit]
+class CommitList(Paged[Commit], frozen=True, kw_only=True): ...
 
 
 class CommitCreation(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,9 +211,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expired: Expired | None = None
 
 
-class DiffList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Diff]
+class DiffList(Paged[Diff], frozen=True, kw_only=True): ...
 
 
 class ImportLocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,9 +264,7 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     closed_date: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class PullRequestsList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[PullRequest]
+class PullRequestsList(Paged[PullRequest], frozen=True, kw_only=True): ...
 
 
 class PullRequestCreation(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from .common import LIST_MAX, Given, Metadata, Pagination
+from .common import LIST_MAX, Given, Metadata, Paged
 
 __all__ = [
     "BranchProtectionRule",
@@ -40,9 +40,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     storage_namespace: str
 
 
-class RepositoryList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Repository]
+class RepositoryList(Paged[Repository], frozen=True, kw_only=True): ...
 
 
 class RepositoryCreation(msgspec.Struct, frozen=True, kw_only=True):

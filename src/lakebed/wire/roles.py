@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .common import LIST_MAX, Pagination
+from .common import LIST_MAX, Paged
 
 __all__ = ["ACL", "Decision", "ErrorNoACL", "Group", "GroupCreation", "GroupList", "Policy", "PolicyList", "Statement"]
 
@@ -25,9 +25,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     creation_date: int
 
 
-class GroupList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Group]
+class GroupList(Paged[Group], frozen=True, kw_only=True): ...
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -50,9 +48,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     statement: Annotated[list[Statement], msgspec.Meta(max_length=LIST_MAX)]
 
 
-class PolicyList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[Policy]
+class PolicyList(Paged[Policy], frozen=True, kw_only=True): ...
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

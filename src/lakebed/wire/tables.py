@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from .common import LIST_MAX, Metadata, Pagination
+from .common import LIST_MAX, Metadata, Paged
 
 __all__ = [
     "CatalogError",
@@ -208,9 +208,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     modified: int
 
 
-class TableEntryList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[TableEntry]
+class TableEntryList(Paged[TableEntry], frozen=True, kw_only=True): ...
 
 
 class TableField(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,9 +295,7 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
     is_gone: bool = False
 
 
-class TableVersionList(msgspec.Struct, frozen=True, kw_only=True):
-    pagination: Pagination
-    results: list[TableVersion]
+class TableVersionList(Paged[TableVersion], frozen=True, kw_only=True): ...
 
 
 class TableFieldChange(msgspec.Struct, frozen=True, kw_only=True):
