@@ -6,6 +6,7 @@ Every read goes to the store; only `Authorizer` caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -31,32 +32,21 @@ class InvalidRole(Invalid):
     """The id or access level breaks a rule that the message states."""
 
 
+@dataclass(frozen=True, slots=True)
 class Register(Generic[R]):
     """Keep groups or policies by id. Errors have the types `taken` and `unknown`, and use the word `noun`.
 
     Built-in ones are as old as the installation.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        accounts: Accounts,
-        kind: type[R],
-        *,
-        noun: str,
-        keys: bytes,
-        built_in: Mapping[str, R],
-        taken: type[AlreadyExists],
-        unknown: type[NotFound],
-    ) -> None:
-        self._store = store
-        self._accounts = accounts
-        self._kind: type[R] = kind
-        self._noun = noun
-        self._keys = keys
-        self._built_in: Mapping[str, R] = built_in
-        self._taken = taken
-        self._unknown = unknown
+    store: Store
+    accounts: Accounts
+    kind: type[R]
+    noun: str
+    keys: bytes
+    built_in: Mapping[str, R]
+    taken: type[AlreadyExists]
+    unknown: type[NotFound]
 
     async def add(self, record: R) -> R:
         """Store a new record.
@@ -66,12 +56,12 @@ class Register(Generic[R]):
             AlreadyExists: of the type `taken`: the id is taken.
         """
         key = self._key(record.id)
-        if record.id in self._built_in:
-            raise self._taken(f"{self._noun} {record.id!r} is built in", **{self._noun: record.id})
+        if record.id in self.built_in:
+            raise self.taken(f"{self.noun} {record.id!r} is built in", **{self.noun: record.id})
         try:
-            await self._store.set_if(PARTITION, key, encode(record), None)
+            await self.store.set_if(PARTITION, key, encode(record), None)
         except PredicateFailed as error:
-            raise self._taken(f"{self._noun} {record.id!r} exists", **{self._noun: record.id}) from error
+            raise self.taken(f"{self.noun} {record.id!r} exists", **{self.noun: record.id}) from error
         return record
 
     async def get(self, id_: str) -> R:
@@ -81,21 +71,19 @@ class Register(Generic[R]):
             InvalidRole: the id breaks a rule.
             NotFound: of the type `unknown`: there is none.
         """
-        if id_ in self._built_in:
-            return msgspec.structs.replace(self._built_in[id_], created_ms=await self._accounts.installed_ms())
-        held = await self._store.get(PARTITION, self._key(id_))
+        if id_ in self.built_in:
+            return msgspec.structs.replace(self.built_in[id_], created_ms=await self.accounts.installed_ms())
+        held = await self.store.get(PARTITION, self._key(id_))
         if held is None:
             raise self._missing(id_)
-        return decode(self._kind, held.value)
+        return decode(self.kind, held.value)
 
     async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[R], bool]:
         """List records, ascending by id, and return whether more follow."""
-        installed_ms = await self._accounts.installed_ms()
-        found = {
-            id_: msgspec.structs.replace(record, created_ms=installed_ms) for id_, record in self._built_in.items()
-        }
-        async for _, value in scan_prefix(self._store, PARTITION, self._keys):
-            record = decode(self._kind, value)
+        installed_ms = await self.accounts.installed_ms()
+        found = {id_: msgspec.structs.replace(record, created_ms=installed_ms) for id_, record in self.built_in.items()}
+        async for _, value in scan_prefix(self.store, PARTITION, self.keys):
+            record = decode(self.kind, value)
             found[record.id] = record
         return page(found, prefix=prefix, after=after, limit=limit)
 
@@ -107,13 +95,13 @@ class Register(Generic[R]):
             NotFound: of the type `unknown`: there is none.
             PredicateFailed: another request changed it at the same time.
         """
-        refuse_built_in(id_, self._built_in)
+        refuse_built_in(id_, self.built_in)
         key = self._key(id_)
-        held = await self._store.get(PARTITION, key)
+        held = await self.store.get(PARTITION, key)
         if held is None:
             raise self._missing(id_)
-        record = change(decode(self._kind, held.value))
-        await self._store.set_if(PARTITION, key, encode(record), held.predicate)
+        record = change(decode(self.kind, held.value))
+        await self.store.set_if(PARTITION, key, encode(record), held.predicate)
         return record
 
     async def check_removable(self, id_: str) -> None:
@@ -123,18 +111,18 @@ class Register(Generic[R]):
             BuiltIn: the record is built in.
             NotFound: of the type `unknown`: no record has this id.
         """
-        refuse_built_in(id_, self._built_in)
+        refuse_built_in(id_, self.built_in)
         await self.get(id_)
 
     async def remove(self, id_: str) -> None:
         """Remove a record that no other record names any more."""
-        await self._store.delete(PARTITION, self._key(id_))
+        await self.store.delete(PARTITION, self._key(id_))
 
     def _key(self, id_: str) -> bytes:
-        return self._keys + check_id(id_).encode()
+        return self.keys + check_id(id_).encode()
 
     def _missing(self, id_: str) -> NotFound:
-        return self._unknown(f"there is no {self._noun} {id_!r}", **{self._noun: id_})
+        return self.unknown(f"there is no {self.noun} {id_!r}", **{self.noun: id_})
 
 
 def page(found: Mapping[str, A], *, prefix: str, after: str, limit: int) -> tuple[list[A], bool]:
