@@ -48,11 +48,7 @@ def no_such(what: str, prefix: str = "") -> str:
 
 
 def ref_in(repository: str, text: str) -> str:
-    """Return a ref that was given bare or as a URI of the same repository.
-
-    Raises:
-        Misuse: it is of another one.
-    """
+    """Return a ref that was given bare or as a URI of the same repository."""
     if not is_uri(text):
         return text
     uri = parse_ref(text)
@@ -62,11 +58,7 @@ def ref_in(repository: str, text: str) -> str:
 
 
 def other_ref(first: RefUri, text: str) -> RefUri:
-    """Return the second ref of a command: a URI of the same repository, or bare, as `main~1`.
-
-    Raises:
-        Misuse: it is of another one.
-    """
+    """Return the second ref of a command: a URI of the same repository, or bare, as `main~1`."""
     right = parse_ref(text if "://" in text or not text else f"{SCHEME}{first.repository}/{text}")
     if first.repository != right.repository:
         raise Misuse(f"{first} and {right} are not in one repository: name two refs of the same one")
@@ -113,11 +105,7 @@ def parse_meta(pairs: list[str] | None) -> dict[str, str]:
 
 
 def parse_date(text: str) -> int:
-    """Return Unix seconds of `1767225600`, `2026-01-01` or `2026-01-01T12:00:00+02:00`; UTC where no offset is given.
-
-    Raises:
-        Misuse: it is none of these.
-    """
+    """Return Unix seconds of `1767225600`, `2026-01-01` or `2026-01-01T12:00:00+02:00`; UTC without an offset."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
@@ -128,11 +116,7 @@ def parse_date(text: str) -> int:
 
 
 def parse_since(text: str) -> int:
-    """Return Unix seconds of a date, or of a span before now: `2d` means two days ago.
-
-    Raises:
-        Misuse: it is neither.
-    """
+    """Return Unix seconds of a date, or of a span before now: `2d` means two days ago."""
     if _SPAN.fullmatch(text):
         from lakebed.gc.rules import parse_lifetime  # here, since loading it takes time that most commands save
 

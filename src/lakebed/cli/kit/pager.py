@@ -22,11 +22,7 @@ _VARIABLES: Final = ("LAKEBED_PAGER", "PAGER")
 
 
 def pager_of(environment: Mapping[str, str]) -> list[str]:
-    """Return the pager's command line; empty where there is none, or standard output is no terminal.
-
-    Raises:
-        Misuse: it is no command.
-    """
+    """Return the pager's command line; empty where there is none, or standard output is no terminal."""
     if not sys.stdout.isatty():
         return []
     name = next((environment[name] for name in _VARIABLES if name in environment), "less")

@@ -147,10 +147,6 @@ def parse_new_branch(text: str) -> RefUri:
 
 
 def check_new_branch(name: str) -> None:
-    """
-    Raises:
-        BadUri: no branch can have this name.
-    """
     try:
         check_branch(name)
     except InvalidName as error:

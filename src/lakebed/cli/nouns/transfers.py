@@ -207,11 +207,7 @@ def objects_below(session: Session, place: ObjectUri) -> Iterator[ObjectStats]:
 
 
 def present(found: Iterable[T], place: ObjectUri) -> Iterator[T]:
-    """Yield the objects at a place, asking for the first at once.
-
-    Raises:
-        NotFound: there is no object, and the place names a path.
-    """
+    """Yield the objects at a place, asking for the first at once."""
     left = iter(found)
     first = list(islice(left, 1))
     if place.path and not first:
@@ -356,10 +352,6 @@ def files_below(folder: Path, *, skipped: Callable[[Path], None]) -> Iterator[tu
 
 
 def check_encodable(name: str) -> None:
-    """
-    Raises:
-        NotAFile: the name holds bytes that are no Unicode.
-    """
     try:
         name.encode()
     except UnicodeEncodeError as error:

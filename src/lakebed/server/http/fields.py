@@ -57,11 +57,7 @@ class Conditions:
 
 
 def write_condition(header: Callable[[bytes], str | None]) -> Condition:
-    """Return the condition of a write by the API.
-
-    Raises:
-        InvalidParameter: If-None-Match has another value than `*`.
-    """
+    """Return the condition of a write by the API."""
     if_none_match, if_match = header(b"if-none-match"), header(b"if-match")
     if if_none_match is not None and if_none_match.strip() != "*":
         raise InvalidParameter('Unsupported value for If-None-Match - Only "*" is supported')
@@ -76,11 +72,7 @@ def condition_of(if_none_match: str | None, if_match: str | None) -> Condition:
 
 
 def refuse_conditions(header: Callable[[bytes], str | None], refused: Iterable[bytes], operation: str) -> None:
-    """Refuse conditions that a write does not heed. Without them it could replace what its client wants to keep.
-
-    Raises:
-        Answer: 501, with the header's name.
-    """
+    """Refuse conditions that a write does not heed. Without them it could replace what its client wants to keep."""
     for name in sorted(refused):
         if header(name):
             raise Answer(501, f"the header {name.decode().title()} of {operation} is not supported")

@@ -136,11 +136,7 @@ class RestRequest(Request):
         return values[0] if values else default
 
     def required(self, name: str) -> str:
-        """Return the value of a required query parameter.
-
-        Raises:
-            InvalidParameter: it is absent or empty.
-        """
+        """Return the value of a required query parameter."""
         value = self.query(name)
         if not value:
             raise InvalidParameter(f'parameter "{name}" in query has an error: value is required but missing')
@@ -261,11 +257,7 @@ def has_s3_signature(scope: Scope) -> bool:
 
 
 def check_origin(request: RestRequest) -> None:
-    """Refuse requests that a browser sent from a foreign page.
-
-    Raises:
-        NotPermitted: the request comes from a page of another origin.
-    """
+    """Refuse requests that a browser sent from a foreign page."""
     origin = request.header(b"origin")
     if origin is None:
         return

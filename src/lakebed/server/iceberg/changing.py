@@ -100,11 +100,7 @@ class Changing:
             )
 
     def staged_id(self, branch: str, name: TableName, url: str) -> str:
-        """Return the id of a table that is staged, of the URL of one of its files at the gateway.
-
-        Raises:
-            NoSuchTable: the id is not of this table.
-        """
+        """Return the id of a table that is staged, of the URL of one of its files at the gateway."""
         match = _ID.search(url)
         id_ = match[1] if match else ""
         try:
@@ -349,11 +345,7 @@ def _check_manifest(uri: str, size_bytes: int) -> None:
 
 
 async def load_library() -> None:
-    """Import the package in a thread, the first time. Only requests that need it wait.
-
-    Raises:
-        Answer: it is not installed on this server.
-    """
+    """Import the package in a thread, the first time. Only requests that need it wait."""
     if not iceberg.is_loaded():
         if not iceberg.is_installed():
             raise Answer(501, "this server has no catalog of tables: install lakebed[iceberg] there")

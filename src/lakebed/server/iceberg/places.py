@@ -40,11 +40,7 @@ class Warehouse:
 
 
 def warehouse_of(text: str) -> Warehouse:
-    """Read `REPOSITORY/REF`, as a user writes it.
-
-    Raises:
-        InvalidParameter: it names no ref.
-    """
+    """Read `REPOSITORY/REF`, as a user writes it."""
     repository, _, ref = text.removeprefix("lakefs://").removeprefix("s3://").partition("/")
     if not repository or not ref:
         raise InvalidParameter(f"the warehouse is REPOSITORY/REF, as lake/main, and not {text[:200]!a}")
@@ -75,11 +71,7 @@ def levels_of(text: str) -> tuple[str, ...]:
 
 
 def checked(levels: Sequence[str]) -> tuple[str, ...]:
-    """Return the levels of a namespace.
-
-    Raises:
-        InvalidParameter: a level is empty, or has a slash, which would make two levels of it.
-    """
+    """Return the levels of a namespace."""
     for level in levels:
         if not level or "/" in level:
             raise InvalidParameter(f"{level[:200]!a} is no level of a namespace")
@@ -87,11 +79,7 @@ def checked(levels: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_outer(levels: Sequence[str], *, may_be_short: bool = False) -> tuple[Warehouse, tuple[str, ...]]:
-    """Take repository and ref from the front of a namespace. The ref of one that is a repository is empty.
-
-    Raises:
-        InvalidParameter: it has fewer than two levels, and may not.
-    """
+    """Take repository and ref from the front of a namespace. The ref of one that is a repository is empty."""
     if len(levels) == 1 and may_be_short:
         return Warehouse(levels[0], ""), ()
     if len(levels) < 2:
@@ -100,11 +88,7 @@ def split_outer(levels: Sequence[str], *, may_be_short: bool = False) -> tuple[W
 
 
 def inner(request: RestRequest, levels: Sequence[str]) -> tuple[str, ...]:
-    """Return a namespace of a body, without the levels that this client has in front.
-
-    Raises:
-        InvalidParameter: it begins with another repository or ref, or is malformed.
-    """
+    """Return a namespace of a body, without the levels that this client has in front."""
     outer = outer_of(request)
     found = checked(levels)
     if found[: len(outer)] != outer:

@@ -434,9 +434,6 @@ class Providers:
 def principal_of_arn(arn: str) -> str:
     """Return `aws:sts::123456789012:assumed-role/name` for an assumed role, `aws:iam::123456789012:user/name` for a
     user.
-
-    Raises:
-        NotAuthenticated: the ARN is of neither.
     """
     match = _ARN.fullmatch(arn)
     if match is None:

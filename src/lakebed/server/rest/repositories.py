@@ -127,11 +127,7 @@ class Repositories(Resource):
 
     @serves(repositories.INTERNAL_DELETE_BRANCH_PROTECTION_RULE)
     async def remove_protection(self, request: RestRequest, rule: wire.BranchProtectionRule) -> None:
-        """Remove a protection rule.
-
-        Raises:
-            Answer: no rule has this pattern.
-        """
+        """Remove a protection rule."""
 
         def without(patterns: Sequence[str]) -> Sequence[str]:
             if rule.pattern not in patterns:

@@ -103,11 +103,7 @@ class Node:
         return (child for child in self.children if child.name == name)
 
     def value(self, name: str) -> str | None:
-        """Return the text of the only child of this name, or None if there is no such child.
-
-        Raises:
-            MalformedXml: there are several.
-        """
+        """Return the text of the only child of this name, or None if there is no such child."""
         found = [child.text for child in self.all(name)]
         if len(found) > 1:
             raise MalformedXml(f"{self.name} has more than one {name}")

@@ -151,11 +151,7 @@ class Visit:
         check_token(self.state.login_key, self.visitor, self.entry(FIELD))
 
     def check_typed(self, expected: str) -> None:
-        """Check that the user typed the expected text to confirm a change.
-
-        Raises:
-            Answer: the text differs.
-        """
+        """Check that the user typed the expected text to confirm a change."""
         if self.entry("typed").strip() != expected.strip():
             raise Answer(400, f"Nothing was changed: type {expected} to confirm.")
 
@@ -383,21 +379,13 @@ class StrangeForm(NotPermitted):
 
 
 def check_token(key: bytes, visitor: str, token: str) -> None:
-    """Check the token of a form.
-
-    Raises:
-        StrangeForm: this browser got no form with this token.
-    """
+    """Check the token of a form."""
     if not visitor or not hmac.compare_digest(token_of(key, visitor).encode(), token.encode(errors="surrogatepass")):
         raise StrangeForm("this form is of another login or another browser: load the page again")
 
 
 def check_sender(request: RestRequest) -> None:
-    """Check the origin of a form.
-
-    Raises:
-        StrangeForm: a page of another origin sent this form.
-    """
+    """Check the origin of a form."""
     try:
         check_origin(request)
     except NotPermitted as error:

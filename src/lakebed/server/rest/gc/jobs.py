@@ -80,11 +80,7 @@ class Jobs(Resource):
 
 
 def check_of_deleted(request: messages.Request) -> None:
-    """Check that the request is supported for a deleted repository.
-
-    Raises:
-        InvalidRequest: the request is not supported.
-    """
+    """Check that the request is supported for a deleted repository."""
     plans = isinstance(request, messages.PlanRequest) and [kind.spec.of_deleted for kind in request.kinds] == [True]
     if not plans and not (isinstance(request, messages.ApplyRequest) and request.window is None):
         raise messages.InvalidRequest(

@@ -111,11 +111,7 @@ def refuse_customer_keys(request: S3Request) -> None:
 
 
 def check_conditions(request: S3Request, entry: Entry) -> bool:
-    """Check the conditions of a read. Return whether the client needs the object (else 304).
-
-    Raises:
-        S3Error: a condition does not hold.
-    """
+    """Check the conditions of a read. Return whether the client needs the object (else 304)."""
     conditions = Conditions.read(request.header)
     if failed := conditions.failed(entry):
         raise S3Error("PreconditionFailed", Condition=failed)

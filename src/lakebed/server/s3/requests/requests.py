@@ -203,11 +203,7 @@ class S3Request(RestRequest):
         return None
 
     def user_metadata(self) -> dict[str, str]:
-        """Return the `x-amz-meta-` headers without their prefix.
-
-        Raises:
-            S3Error: they are larger than S3 allows.
-        """
+        """Return the `x-amz-meta-` headers without their prefix."""
         found: dict[str, str] = {}
         for name, value in self.scope["headers"]:
             if name.startswith(METADATA):
@@ -224,21 +220,13 @@ class S3Request(RestRequest):
         return ",".join([value.decode("latin-1") for key, value in self.scope["headers"] if key == name])
 
     def check_owner(self) -> None:
-        """Check the owner that the client expects.
-
-        Raises:
-            S3Error: the client expects another owner of a bucket.
-        """
+        """Check the owner that the client expects."""
         for name in (b"x-amz-expected-bucket-owner", b"x-amz-source-expected-bucket-owner"):
             if self.raw_header(name) not in {None, OWNER.encode()}:
                 raise S3Error("AccessDenied")
 
     def refuse_headers(self, names: Sequence[bytes]) -> None:
-        """Refuse headers with these beginnings.
-
-        Raises:
-            NotImplementedByName: the request has such a header.
-        """
+        """Refuse headers with these beginnings."""
         beginnings = tuple(names)
         for name, _ in self.scope["headers"]:
             if name.startswith(beginnings):

@@ -86,11 +86,7 @@ async def discard(visit: Visit, name: str) -> Response:
 
 
 def metadata_of(text: str) -> dict[str, str]:
-    """Read lines of `key = value`.
-
-    Raises:
-        Answer: a line has no equals sign.
-    """
+    """Read lines of `key = value`."""
     metadata: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
         key, equals, value = line.partition("=")
