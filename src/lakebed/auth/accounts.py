@@ -190,11 +190,7 @@ class Accounts:
     # Users
 
     async def create_user(self, user_id: str) -> UserRecord:
-        """Create a user without credentials.
-
-        Raises:
-            UserExists, InvalidUser.
-        """
+        """Create a user without credentials, or raise UserExists or InvalidUser."""
         _check_user_id(user_id)
         record = self._new_user(user_id)
         try:
@@ -251,11 +247,7 @@ class Accounts:
         await self._store.delete(PARTITION, USERS + user_id.encode())
 
     async def create_sandbox_user(self, sandbox: SandboxRecord) -> IssuedCredentials:
-        """Create the user of a sandbox with the uid and the access key of its record.
-
-        Raises:
-            UserExists: a user of this id exists.
-        """
+        """Create the user of a sandbox with the uid and the access key of its record, or raise UserExists."""
         _check_user_id(sandbox.id)
         user = UserRecord(id=sandbox.id, uid=sandbox.user_uid, created_ms=self._ports.clock.now_ms(), is_sandbox=True)
         try:
@@ -373,11 +365,7 @@ class Accounts:
         return sorted(going_on, key=lambda session: (session.created_ms, session.id))
 
     async def end_session(self, user_id: str, session_id: str) -> None:
-        """Remove a session.
-
-        Raises:
-            SessionNotFound: the user has no such session.
-        """
+        """Remove a session, or raise SessionNotFound."""
         if await self.find_session(user_id, session_id) is None:
             raise SessionNotFound("session not found", user=user_id, session=session_id)
         await self._store.delete(PARTITION, session_key(user_id, session_id))

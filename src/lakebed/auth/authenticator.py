@@ -195,11 +195,7 @@ class Authenticator:
         return owner.identity, key
 
     async def _owner_of(self, access_key_id: str) -> _Owner:
-        """Return the sealed credentials and their user. Cached like a proof.
-
-        Raises:
-            UnknownAccessKey: no user has this access key.
-        """
+        """Return the sealed credentials and their user, or raise UnknownAccessKey. Cached like a proof."""
         now_ms = self._ports.clock.now_ms()
         known = self._owners.get(access_key_id)
         if known is not None and is_fresh(known.until_ms, now_ms):
@@ -415,11 +411,7 @@ class Slowdown:
 
 
 def decode_basic(encoded: bytes) -> tuple[str, str]:
-    """Return the key pair of a Basic header, from what follows its scheme.
-
-    Raises:
-        NotAuthenticated: it is malformed.
-    """
+    """Return the key pair of a Basic header, from what follows its scheme, or raise NotAuthenticated."""
     try:
         access_key_id, colon, secret = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError) as error:

@@ -102,11 +102,7 @@ class Principals:
         return found[:limit], len(found) > limit
 
     async def user_of(self, principal: str) -> tuple[UserRecord, str]:
-        """Return the user of a principal, and the id of its attachment.
-
-        Raises:
-            PrincipalNotFound: it maps to no user.
-        """
+        """Return the user of a principal, and the id of its attachment, or raise PrincipalNotFound."""
         record, user = await self._find(principal)
         return user, record.attachment
 

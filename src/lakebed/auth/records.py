@@ -261,11 +261,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(kind: type[R], data: bytes) -> R:
-    """Decode a record.
-
-    Raises:
-        AuthFormat: the format number is unknown, or the bytes are no such record.
-    """
+    """Decode a record, or raise AuthFormat."""
     if data[:1] != _FORMAT and not (data[:1] == _WITH_CONDITIONS and issubclass(kind, PolicyRecord)):
         raise AuthFormat(f"{name_in_words(kind)} of an unknown format {data[:1].hex()}", kind=kind.__name__)
     try:

@@ -16,11 +16,7 @@ class Users(Noun):
     """The operations on users. Got from `Client.users`."""
 
     def create(self, user: str) -> wire.User:
-        """Make a user without permissions and without key pair.
-
-        Raises:
-            Taken: there is such a user.
-        """
+        """Make a user without permissions and without key pair, or raise Taken."""
         return self._connection.do(accounts.CREATE_USER, body=wire.UserCreation(id=user))
 
     def get(self, user: str) -> wire.User:
@@ -77,11 +73,7 @@ class Users(Noun):
         return self._connection.do(accounts.GET_EXTERNAL_PRINCIPAL, query={"principalId": principal})
 
     def attach_principal(self, user: str, principal: str) -> None:
-        """Let an identity of another provider stand for the user.
-
-        Raises:
-            Taken: it stands for a user already.
-        """
+        """Let an identity of another provider stand for the user, or raise Taken."""
         self._connection.do(
             accounts.CREATE_USER_EXTERNAL_PRINCIPAL,
             user,

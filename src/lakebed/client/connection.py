@@ -91,11 +91,7 @@ class Retries:
 
 
 def segment(name: str) -> str:
-    """Return a name as one segment of a path, encoded, slashes inside it too.
-
-    Raises:
-        BadSegment: it is empty, `.` or `..`.
-    """
+    """Return a name as one segment of a path, encoded, slashes inside it too, or raise BadSegment."""
     if name in {"", ".", ".."}:
         raise BadSegment(f"{name!r} cannot be a name", name=name)
     return quote(name, safe="~^@$")

@@ -392,11 +392,7 @@ async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str])
 
 
 async def _compare(work: _Work, theirs: str) -> int:
-    """Compare both listings of a commit. Return the number of its entries.
-
-    Raises:
-        MigrationDiffers: the listings differ.
-    """
+    """Compare both listings of a commit, or raise MigrationDiffers. Return the number of its entries."""
     listing = work.target.versions.staging.list
     commit_id, after, count = work.here[theirs], b"", 0
     async for page in _in_thread(in_pages(work.source.listing(theirs))):

@@ -99,14 +99,7 @@ class ServerOptions:
 
 
 def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | None = None) -> ServerOptions:
-    """Read the settings of a server. `store_uri` overrides LAKEBED_STORE_URI.
-
-    LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
-    LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
-    LAKEBED_AUDIT_STDOUT (`1`), LAKEBED_DELETED_DAYS, LAKEBED_TABLES_DAYS, LAKEBED_CACHE_BYTES,
-    LAKEBED_TRUSTED_PROXIES (comma-separated addresses and networks), LAKEBED_GATEWAY_DOMAINS,
-    LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of identity providers (`provider_options`) and of the object
-    stores.
+    """Read the settings of a server (docs/guide/server.md). `store_uri` overrides LAKEBED_STORE_URI.
 
     Raises:
         Invalid: no driver supports this kind of object store, the audit settings are invalid, or a number is wrong.

@@ -176,13 +176,10 @@ def check_action(action: str) -> str:
 
 
 def check_action_pattern(pattern: str, *, must_match: bool) -> str:
-    """Return a pattern of actions that is valid.
+    """Return a pattern of actions that is valid, or raise InvalidAction.
 
     With `must_match`, which statements that deny need, the pattern must match an action. A misspelled deny would stop
     nothing.
-
-    Raises:
-        InvalidAction: the pattern is malformed, names an unknown service, or matches no action.
     """
     if not _PATTERN.fullmatch(pattern):
         raise InvalidAction(f"{pattern!r} is not an action: `service:Name`, with * as a wildcard", action=pattern)

@@ -211,11 +211,7 @@ def _check_name(condition: Condition, value: str) -> None:
 
 
 def network_of(text: str) -> Network:
-    """Parse an address or a network.
-
-    Raises:
-        InvalidCondition: the text is neither.
-    """
+    """Parse an address or a network, or raise InvalidCondition."""
     try:
         network = ip_network(text)
     except ValueError as error:

@@ -48,11 +48,7 @@ async def holders_of(store: Store, kind: bytes, granted: tuple[str, str]) -> dic
 
 
 async def revoke(store: Store, kind: bytes, holder: tuple[str, str], granted: str) -> None:
-    """Remove a grant.
-
-    Raises:
-        NotGranted: the holder does not have it.
-    """
+    """Remove a grant, or raise NotGranted."""
     if granted not in await grants_of(store, kind, holder):
         lacks = "is not in group" if kind == USER_GROUPS else "does not have policy"
         raise NotGranted(f"{holder[0]} {lacks} {granted}", holder=holder[0], granted=granted)

@@ -66,22 +66,14 @@ class Groups:
         )
 
     async def create(self, group_id: str, *, description: str = "") -> GroupRecord:
-        """Create a group.
-
-        Raises:
-            GroupExists, InvalidRole.
-        """
+        """Create a group, or raise GroupExists or InvalidRole."""
         now_ms = self._ports.clock.now_ms()
         return await self._register.add(
             GroupRecord(id=group_id, uid=self._ports.ids.fresh(), created_ms=now_ms, description=description)
         )
 
     async def get(self, group_id: str) -> GroupRecord:
-        """Return a group, stored or built in.
-
-        Raises:
-            GroupNotFound, InvalidRole.
-        """
+        """Return a group, stored or built in, or raise GroupNotFound or InvalidRole."""
         return await self._register.get(group_id)
 
     async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[GroupRecord], bool]:
@@ -89,11 +81,7 @@ class Groups:
         return await self._register.list(prefix=prefix, after=after, limit=limit)
 
     async def delete(self, group_id: str) -> None:
-        """Delete memberships and attachments, then the group.
-
-        Raises:
-            BuiltIn, GroupNotFound.
-        """
+        """Delete memberships and attachments, then the group, or raise BuiltIn or GroupNotFound."""
         await self._register.check_removable(group_id)
         await revoke_all(self._store, (USER_GROUPS,), granted=group_id)
         await revoke_all(self._store, (GROUP_POLICIES,), holder=group_id)
@@ -214,11 +202,7 @@ class Groups:
         await self._register.change(group_id, lambda group: msgspec.structs.replace(group, acl=level))
 
     async def get_acl(self, group_id: str) -> str:
-        """Return the access level of a group.
-
-        Raises:
-            NoAcl, GroupNotFound.
-        """
+        """Return the access level of a group, or raise NoAcl or GroupNotFound."""
         group = await self.get(group_id)
         if not group.acl:
             raise NoAcl(f"group {group_id!r} has no access level", group=group_id)

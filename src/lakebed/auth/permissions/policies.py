@@ -95,22 +95,14 @@ class Policies:
         )
 
     async def create(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
-        """Create a policy.
-
-        Raises:
-            PolicyExists, InvalidRole, InvalidPolicy, InvalidAction.
-        """
+        """Create a policy, or raise PolicyExists, InvalidRole, InvalidPolicy or InvalidAction."""
         now_ms, checked = self._ports.clock.now_ms(), check_statements(statements)
         return await self._register.add(
             PolicyRecord(id=policy_id, uid=self._ports.ids.fresh(), created_ms=now_ms, statements=checked)
         )
 
     async def get(self, policy_id: str) -> PolicyRecord:
-        """Return a policy, stored or built in.
-
-        Raises:
-            PolicyNotFound, InvalidRole.
-        """
+        """Return a policy, stored or built in, or raise PolicyNotFound or InvalidRole."""
         return await self._register.get(policy_id)
 
     async def update(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
@@ -129,11 +121,7 @@ class Policies:
         return await self._register.list(prefix=prefix, after=after, limit=limit)
 
     async def delete(self, policy_id: str) -> None:
-        """Delete attachments, then the policy.
-
-        Raises:
-            BuiltIn, PolicyNotFound.
-        """
+        """Delete attachments, then the policy, or raise BuiltIn or PolicyNotFound."""
         await self._register.check_removable(policy_id)
         await revoke_all(self._store, (USER_POLICIES, GROUP_POLICIES), granted=policy_id)
         await self._register.remove(policy_id)

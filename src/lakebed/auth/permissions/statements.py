@@ -147,11 +147,7 @@ def no_action_files(repository: str) -> Statement:
 
 
 def check_resource(resource: str, before: str = "") -> None:
-    """Refuse a text without the form of a resource. The message has `before` in front.
-
-    Raises:
-        InvalidPolicy: the text has not the form of a resource.
-    """
+    """Refuse a text without the form of a resource (InvalidPolicy). The message has `before` in front."""
     if not _RESOURCE.fullmatch(resource):
         raise InvalidPolicy(
             f"{before}{resource!r} is not a resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…",
@@ -350,11 +346,7 @@ class Permissions:
         return [match for pattern, match, _ in self._holding(action, ref).denied if _may_begin(pattern, beginning)]
 
     def require(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> None:
-        """Refuse an action that is not allowed.
-
-        Raises:
-            NotPermitted: `allows` returns False.
-        """
+        """Refuse an action that is not allowed (NotPermitted)."""
         if not self.allows(action, resource, ref):
             raise self.not_permitted(action, resource, ref)
 

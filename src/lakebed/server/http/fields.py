@@ -152,11 +152,7 @@ def read_digest(text: str, size_bytes: int) -> bytes | None:
 
 
 def query_pairs(raw: bytes, *, most: int) -> list[tuple[str, str]]:
-    """Decode the pairs of a query, or of a URL-encoded form. A `+` is a space.
-
-    Raises:
-        InvalidParameter: it is not valid UTF-8, or has more than `most` pairs.
-    """
+    """Decode the pairs of a query, or of a URL-encoded form, or raise InvalidParameter. A `+` is a space."""
     if raw.count(b"&") >= most:
         # Decoding takes 1 µs a pair and blocks the event loop.
         raise InvalidParameter(f"at most {most:,} parameters are allowed")

@@ -33,11 +33,7 @@ class FormFile:
         self._reader = reader
 
     def body(self) -> AsyncIterator[bytes]:
-        """Return the bytes of the file as a stream.
-
-        Raises:
-            ShortBody: the form ends before its closing boundary.
-        """
+        """Return the bytes of the file as a stream, or raise ShortBody."""
         return self._reader.rest_of_field()
 
 

@@ -135,11 +135,7 @@ def _beginnings(permission: Permission, names: Names) -> list[str]:
 
 
 def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
-    """Check only deny statements, for entries below a folder that `require` allowed.
-
-    Raises:
-        NotPermitted: a statement denies one of the resources.
-    """
+    """Check only deny statements, for entries below a folder that `require` allowed, or raise NotPermitted."""
     for permission in asked:
         _refuse_denied(permission, permissions, names, _refs(permission, permissions, names))
 
@@ -189,12 +185,9 @@ def _named(at: At, names: Names) -> str:
 
 
 async def check_source(permissions: Permissions, repository: Repository, ref: str) -> None:
-    """Refuse to copy the commit of a ref elsewhere if a statement denies it to the caller.
+    """Refuse to copy the commit of a ref elsewhere if a statement denies it to the caller (NotPermitted).
 
     Check a commit id against `fs:ReadCommit` alone: the id does not show which branches have the commit.
-
-    Raises:
-        NotPermitted: a statement denies it.
     """
     if all(permissions.allows_everywhere(asked.action) for asked in history.READ_SOURCE):
         return
@@ -376,12 +369,9 @@ def _place(operation: AnyOperation, name: str) -> _Place:
 
 
 async def permissions_of(state: AppState, request: RestRequest) -> Permissions:
-    """Return the caller's permissions. Each door calls this once it knows the caller.
+    """Return the caller's permissions, or raise NotAuthenticated. Each door calls this once it knows the caller.
 
     A lent key pair has the part of its owner's that it was lent, as long as its owner has it.
-
-    Raises:
-        NotAuthenticated: the user was deleted meanwhile.
     """
     found, lent = await state.authorizer.permissions(request.identity), request.identity.lent
     found = _under_circumstances(state, request, found)

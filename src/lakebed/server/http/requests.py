@@ -270,11 +270,7 @@ def check_origin(request: RestRequest) -> None:
 
 
 def parse_query(raw: bytes) -> dict[str, list[str]]:
-    """Decode the pairs of a query, or of a URL-encoded form.
-
-    Raises:
-        InvalidParameter: it is not valid UTF-8, or has more than PAIRS_MAX pairs.
-    """
+    """Decode the pairs of a query, or of a URL-encoded form, or raise InvalidParameter."""
     query: dict[str, list[str]] = {}
     for name, value in query_pairs(raw, most=PAIRS_MAX) if raw else ():
         query.setdefault(name, []).append(value)

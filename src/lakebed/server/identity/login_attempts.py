@@ -55,11 +55,7 @@ class LoginAttempts:
         return self._attempt(f"{ends_s}.{_text(self._ports.ids.bits(256).to_bytes(32, 'big'))}")
 
     def resume(self, cookie: str, state: str) -> LoginAttempt:
-        """Return the attempt that has this cookie and state.
-
-        Raises:
-            LoginRefused: the state does not match the cookie, or the attempt expired.
-        """
+        """Return the attempt that has this cookie and state, or raise LoginRefused."""
         attempt = self._attempt(cookie)
         if not cookie or not hmac.compare_digest(attempt.state.encode(), state.encode(errors="surrogatepass")):
             raise LoginRefused("this browser did not begin this login, or began another one since")

@@ -122,11 +122,7 @@ async def read_document(data: bytes, root: str, read: Callable[[Node], T]) -> T:
 
 
 def parse(data: bytes, root: str) -> Node:
-    """Read a body whose outermost element is `root`, in S3's namespace or without one.
-
-    Raises:
-        MalformedXml: the body is malformed, or has another outermost element.
-    """
+    """Read a body whose outermost element is `root`, in S3's namespace or without one, or raise MalformedXml."""
     if b"\0" in data:
         # XML in UTF-8 never has a zero byte. UTF-16, in which `<` is no single byte, always has.
         raise MalformedXml("the document is not UTF-8")

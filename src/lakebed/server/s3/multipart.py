@@ -203,11 +203,7 @@ class MultipartUploads:
         return making.result() if done else SlowAnswer(making)
 
     async def _completed(self, request: S3Request) -> Response:
-        """Answer a repeated completion, whose first answer was lost.
-
-        Raises:
-            MultipartNotFound: there was no such completion.
-        """
+        """Answer a repeated completion, whose first answer was lost, or raise MultipartNotFound."""
         place = request.place()
         repository = await self._catalog.get(place.repository)
         record = await repository.versions.parts.completed(request.parameter("uploadId"))

@@ -143,11 +143,7 @@ class Visit:
         return values[0].replace("\r\n", "\n") if values else default
 
     def check_token(self) -> None:
-        """Check the token of the form.
-
-        Raises:
-            StrangeForm: this browser got no such form.
-        """
+        """Check the token of the form, or raise StrangeForm."""
         check_token(self.state.login_key, self.visitor, self.entry(FIELD))
 
     def check_typed(self, expected: str) -> None:

@@ -214,11 +214,7 @@ def _statement(statement: Statement) -> wire.Statement:
 
 
 def _statements(body: wire.Policy) -> list[Statement]:
-    """Read the statements of a policy.
-
-    Raises:
-        InvalidCondition: a condition names no key.
-    """
+    """Read the statements of a policy, or raise InvalidCondition."""
     return [
         Statement(
             effect=one.effect,

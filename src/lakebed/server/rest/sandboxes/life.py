@@ -79,12 +79,9 @@ class SandboxRoutes(Resource):
 
 
 async def _check_lent(request: RestRequest, repository: Repository, id_: str, source: str) -> None:
-    """Refuse to lend rights, or to lend them for longer, that the caller lacks.
+    """Refuse to lend rights, or to lend them for longer, that the caller lacks (NotPermitted).
 
     The key may use them from any address and at any time, so what is allowed only there or then does not count.
-
-    Raises:
-        NotPermitted: a right is missing.
     """
     names = {"repository": repository.id, "ref": source, "name": id_, "path": "*"}
     await ask(sandboxes.LENT, request.permissions.lasting(), names)
