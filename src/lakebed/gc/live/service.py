@@ -69,7 +69,7 @@ class CollectionService:
         self.rules = RuleBook(versions)
         self.holds = HoldBook(versions)
         self.installation = Installation(versions)
-        self.why = Why(versions, self.rules)
+        self.why = Why(versions, self.rules, default_branch)
         self._runs = runs = RunBook(versions, options, user_id=user_id)
         planners = Planners(versions, runs, user_id=user_id, is_job=is_job)
         self._restoring = Restoring(versions, key=continuation_key, refusal=refusal, charge=charge)
@@ -145,7 +145,9 @@ class CollectionService:
         self, question: messages.Question, token: str | None = None, *, files: int = 0
     ) -> messages.WhyPage:
         """Search for about a second, then return the answer or a continuation token. See `Searches.page`."""
-        return await self._searches.page(self._versions, question, token, files=files)
+        return await self._searches.page(
+            self._versions, question, token, files=files, default_branch=self._default_branch
+        )
 
     async def compare_ledger(self, run_id: str = "", token: str | None = None) -> messages.DisagreementPage:
         """Compare a page of the ledger with plans and with the store. See `Comparing.page`."""

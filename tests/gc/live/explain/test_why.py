@@ -144,6 +144,20 @@ async def test_a_tag_and_a_branch_made_from_an_old_commit_keep_it(lake: Lake) ->
     ]
 
 
+async def test_of_branches_that_keep_it_alike_the_default_one_is_named_first_then_the_newest(lake: Lake) -> None:
+    address = await lake.put("main", "a", "one")
+    await lake.commit("main")
+    for name in ("alpha", "beta"):
+        await lake.versions.refs.create_branch(name, "main")
+    lake.days(1)
+    await lake.put("beta", "b", "two")
+    await lake.commit("beta")
+
+    found = await only(lake, address=address)
+
+    assert [stay.name for stay in found.stays] == ["main", "beta", "alpha"]
+
+
 async def test_a_staged_cell_keeps_what_expired_commits_name(lake: Lake) -> None:
     address = await replaced(lake)
     await lake.versions.copies.copy("main~1", b"events/a", "main", b"again", shallow=True)

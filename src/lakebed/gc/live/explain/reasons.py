@@ -39,6 +39,7 @@ class Known:
     """The runs of expiring commits, and of swept ones that an undo can bring back (`Snapshot.returnable`)."""
     until_ms: Mapping[RunId, int]
     """The end of the window of each deferred run."""
+    default_branch: str
     deleted_until_ms: dict[str, int]
     """The time until which each deleted branch or tag is kept, by its name in the snapshot."""
 
@@ -174,6 +175,7 @@ def are_returnable(snapshot: Snapshot) -> pa.Array:
 
 def stays_sorted(known: Known, rows: Sequence[int], returnable: Sequence[CommittedName]) -> list[Stay]:
     """Return the stays of these commits, and one for each run whose undo brings some back. Those that keep come first.
+    Of branches that keep an object alike, the default one comes first, then those with the newest heads.
 
     `returnable` has the names in commits that an undo brings back, newest first.
     """
@@ -186,9 +188,14 @@ def stays_sorted(known: Known, rows: Sequence[int], returnable: Sequence[Committ
         Stay(kind=StayKind.UNDO, name=run, commit=CommitId(name.commit), until_ms=known.until_ms.get(RunId(run)))
         for run, name in newest.items()
     ]
-    return sorted(
-        stays, key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name)
-    )
+
+    def order(stay: Stay) -> tuple[bool, str, int, bool, int, str]:
+        head = known.ancestry.heads.get(stay.name)
+        made_ms = 0 if head is None else known.ancestry.created_ms[head]
+        is_other = stay.name != known.default_branch
+        return not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), is_other, -made_ms, stay.name
+
+    return sorted(stays, key=order)
 
 
 def holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:

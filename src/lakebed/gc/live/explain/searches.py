@@ -78,6 +78,7 @@ class Searches:
         token: str | None = None,
         *,
         files: int = 0,
+        default_branch: str = "main",
         deleted: DeletedWhy | None = None,
     ) -> WhyPage:
         """Return the answer if this page finds it, else a token for the next page. See `Why.steps`.
@@ -85,7 +86,7 @@ class Searches:
         `files`: the number to read, about; by default what takes a second. `deleted` answers for a deleted repository.
         """
         if deleted is None:
-            steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
+            steps = partial(Why(versions, RuleBook(versions), default_branch).steps, **question._asdict())
         else:
             steps = partial(deleted.steps, question)
         search = await self._step(versions.uid, (question, deleted is not None), token, steps, files)

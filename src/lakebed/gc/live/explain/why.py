@@ -100,8 +100,9 @@ class _Found:
 
 
 class Why:
-    def __init__(self, versions: Versions, rules: RuleBook) -> None:
+    def __init__(self, versions: Versions, rules: RuleBook, default_branch: str) -> None:
         self._versions = versions
+        self._default_branch = default_branch
         self._policies = PolicyBook(versions)
         self._rules = rules
         self._search = Search(versions)
@@ -247,6 +248,7 @@ class Why:
             now_ms=self._versions.ports.clock.now_ms(),
             taken_by={**snapshot.returnable, **await self._expiring(runs)},
             until_ms={run: record.until_ms for run, record in runs.items() if record.until_ms},
+            default_branch=self._default_branch,
             deleted_until_ms={
                 name_of_deleted(key, ref): ref.kept_until_ms
                 async for key, ref in self._versions.inventory.every(DeletedRefRecord)
