@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from .conftest import Shell
 WIDTH = 80
 WORD_MAX = 40
 """A line may be wider where a word has more: nothing is gained by a break before it."""
+LONG = (": message", ": title", ": why", ": what", ": description", ": object", ": path")
+"""What may be a sentence or a path, and then stands below its row."""
+BELOW = re.compile(r"^    ([a-z][a-z ]*): ", re.MULTILINE)
 NAME = "fix-the-values-of-november"
 FILE = "stations/2026/november/values.csv"
 COMMANDS = f"""
@@ -121,8 +125,11 @@ def test_tables_and_messages_fit(shell: Shell, lake: str, data: Path) -> None:
         shell.ok("object", "upload", "-", f"{lake}/{NAME}/{FILE}", stdin=text)
 
     wide: list[str] = []
+    folded: list[str] = []
     for line in COMMANDS.replace("LAKE", lake).replace("DATA", str(data)).strip().splitlines():
         outcome = shell(*shlex.split(line))
         wide += too_wide(line, outcome.out + "\n" + outcome.err) if outcome.code == 0 else [outcome.err]
+        folded += [f"{line}: {below[1]}" for below in BELOW.finditer(outcome.out)]
 
     assert wide == []
+    assert {line for line in folded if not line.endswith(LONG)} == set()

@@ -230,6 +230,13 @@ def test_only_the_longest_columns_of_a_narrow_table_go_below_and_empty_cells_do_
         "    where: s3://bucket/lakebed/main",
         "dev    12 KiB",
     ]
+    assert list(table(("name", "where"), [*rows[:2], ("etl", "here")])) == [
+        "NAME  WHERE",
+        "main",
+        "    where: s3://bucket/lakebed/main",
+        "dev   -",
+        "etl   here",
+    ]
     assert list(table(("name", "size"), rows[2:])) == ["NAME", "x" * 30, "    size: 0 B"]
 
 

@@ -427,11 +427,10 @@ def runs_text(runs: Iterable[gc.ListedRun]) -> Iterable[str]:
             state_text(run.state, nothing_deleted=run.nothing_deleted, has_begun=run.has_begun),
             "-" if run.objects is None else f"{run.objects:,}",
             "-" if run.size_bytes is None else human_size(run.size_bytes),
-            run.planned_by or "-",
         )
         for run in runs
     ]
-    return table(("run", "began", "kind", "state", "objects", "size", "planned by"), rows)
+    return table(("run", "began", "kind", "state", "objects", "size"), rows)
 
 
 def objects_text(objects: Iterable[messages.GarbageObject]) -> Iterator[str]:

@@ -86,7 +86,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
     Amounts stand at the right, but for the first column, which has names. A row is one line. Where the terminal is
     narrower, the widest columns stand below their row, each on lines of its own; the first one names the row and stays.
-    If it has sentences, these are wrapped first. A word is never cut: ids and addresses are there to be copied.
+    If it has sentences, these are wrapped first. Of a column that has room for most of its cells, only the widest
+    cells stand below. A word is never cut: ids and addresses are there to be copied.
     """
     body = [[printable(cell) for cell in row] for row in rows]
     if not body:
@@ -98,17 +99,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     beside = [*columns]
     if sys.stdout.isatty():
         widths[0] = _first_width(lines, widths, terminal_width())
-        beside = _beside(header, widths, terminal_width())
+        beside = _beside(lines, widths, terminal_width())
     for number, line in enumerate(lines):
         name, *more = _wrapped(line[0], widths[0]) or [""]
+        below = [place for place in columns[1:] if place not in beside or len(line[place]) > widths[place]]
+        shown = ["" if column in below else line[column] for column in columns]
         cells = [
-            line[column].rjust(widths[column]) if is_amount[column] else line[column].ljust(widths[column])
+            shown[column].rjust(widths[column]) if is_amount[column] else shown[column].ljust(widths[column])
             for column in beside[1:]
         ]
         yield "  ".join([name.ljust(widths[0]), *cells]).rstrip()
         yield from (f"  {line}" for line in more)
-        for column in columns:
-            if number and column not in beside and line[column] not in {"", "-"}:
+        for column in below:
+            if number and line[column] not in {"", "-"}:
                 label = f"    {header[column]}: "
                 yield from hanging(label, line[column], indent=len(label))
 
@@ -120,12 +123,22 @@ def _first_width(lines: Sequence[Sequence[str]], widths: Sequence[int], room: in
     return min(widths[0], left) if left >= max(longest, SENTENCE_MIN) else widths[0]
 
 
-def _beside(header: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
-    """Return the columns that fit beside one another: all but the widest. One without a title cannot stand below."""
+def _beside(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> list[int]:
+    """Return the columns that fit beside one another: all but the widest. One without a title cannot stand below.
+
+    The widest that left goes back, narrower, if more than half of its cells have room.
+    """
+    header, *body = lines
     beside = [*range(len(header))]
     movable = sorted((column for column in beside[1:] if header[column]), key=lambda column: (widths[column], column))
+    moved = -1
     while movable and sum(widths[column] + 2 for column in beside) - 2 > room:
-        beside.remove(movable.pop())
+        beside.remove(moved := movable.pop())
+    left = room - sum(widths[column] + 2 for column in beside)
+    fitting = [len(line[moved]) for line in body if len(line[moved]) <= left]
+    if moved >= 0 and left >= len(header[moved]) and len(fitting) * 2 > len(body):
+        widths[moved] = max(len(header[moved]), *fitting)
+        beside = sorted([*beside, moved])
     return beside
 
 

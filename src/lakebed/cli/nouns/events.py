@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from lakebed.base import EventKind
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
-from lakebed.cli.kit.output import human_time, printable
+from lakebed.cli.kit.output import human_minute, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -28,13 +28,11 @@ KindsOption = Annotated[list[EventKind] | None, Option("--kind", help="Only this
 FOLLOW_S: Final = 1.0
 
 _COLUMNS: Final[dict[str, Callable[[Event], object]]] = {
-    "position": lambda event: event.position,
-    "when": lambda event: human_time(event.at_ms // 1000),
+    "pos": lambda event: event.position,
+    "when": lambda event: human_minute(event.at_ms // 1000),
     "what": lambda event: event.operation,
-    "kind": lambda event: event.kind,
-    "name": lambda event: event.name,
-    "about": lambda event: event.about or "-",
-    "to": lambda event: event.after[:12] or "-",
+    "name": lambda event: event.name if event.kind == EventKind.BRANCH else f"{event.kind} {event.name}",
+    "about": lambda event: " ".join(filter(None, (event.about, event.after[:12]))) or "-",
     "by": lambda event: event.by,
 }
 

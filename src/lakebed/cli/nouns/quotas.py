@@ -8,7 +8,7 @@ from typing import Annotated
 from lakebed.base import human_size, parse_size
 from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import Misuse
-from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.output import human_minute
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -43,8 +43,8 @@ def show(session: Session, uri: OfArgument = "", user: UserOption = "") -> None:
         "limit": lambda one: human_size(one.limit_bytes),
         "used": lambda one: human_size(one.used_bytes),
         "reserved": lambda one: human_size(one.reserved_bytes),
-        "set by": lambda one: one.set_by,
-        "counted": lambda one: human_time(one.counted_date) if one.counted_date else "",
+        "by": lambda one: one.set_by,
+        "counted": lambda one: human_minute(one.counted_date) if one.counted_date else "",
     }
     session.show_table(found, columns, otherwise="no quota")
 

@@ -22,7 +22,7 @@ from lakebed.cli.kit.arguments import (
 )
 from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import Misuse, being_new, being_something, being_there
-from lakebed.cli.kit.output import columns_of, human_time, printable
+from lakebed.cli.kit.output import columns_of, human_minute, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -134,7 +134,7 @@ def branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
     """Yield a row for each branch, without columns that are empty in all of them."""
     columns: dict[str, Callable[[Ref], str]] = {
         "state": partial(_state, default=default),
-        "date": lambda ref: "" if ref.commit_date is None else human_time(ref.commit_date),
+        "date": lambda ref: "" if ref.commit_date is None else human_minute(ref.commit_date),
         "by": lambda ref: printable(ref.commit_committer or ""),
         "message": lambda ref: printable((ref.commit_message or "").partition("\n")[0]),
     }
