@@ -46,7 +46,7 @@ def test_a_contractor_with_a_sandbox(shell: Shell, lake: str, put: Callable[[str
     assert "lasts until" in shell.ok(*words(extended, box["id"])).out
     end = shell.ok(*words(ended, box["id"]))
     assert "its branch is deleted" in end.out
-    assert re.search(r"pull request \S+ \(.+\) into main is open: it cannot be merged", end.err)
+    assert re.search(r"pull request (\S+) \(.+\) into main stays open, .* lakebed pulls close \S+ \1\n", end.err)
     assert shell("object", "cat", f"{lake}/main/a", **keys).code != 0
 
     again = shell.ok(*words(made.strip()), "-o", "json").json["id"]

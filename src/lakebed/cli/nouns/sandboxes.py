@@ -14,7 +14,7 @@ from lakebed.cli.kit.output import exports, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.cli.kit.uris import RefUri, parse_repository
+from lakebed.cli.kit.uris import SCHEME, RefUri, parse_repository
 from lakebed.gc.rules import parse_lifetime
 from lakebed.wire import Sandbox, SandboxEnded
 
@@ -113,8 +113,8 @@ def _warn_of_pulls(session: Session, repository: str, sandbox: str) -> None:
             if pull.source_branch == sandbox:
                 title = printable(pull.title)
                 session.note(
-                    f"pull request {pull.id} ({title}) into {pull.destination_branch} is open: it cannot be merged"
-                    " once the branch is deleted"
+                    f"pull request {pull.id} ({title}) into {pull.destination_branch} stays open, and cannot be merged"
+                    f" once the branch is deleted. To close it: lakebed pulls close {SCHEME}{repository} {pull.id}"
                 )
 
 
