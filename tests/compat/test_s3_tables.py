@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import lakefs
@@ -239,13 +240,16 @@ def test_polars_writes_and_scans_parquet_on_two_branches(server: Server, reposit
 
 def told(story: str, packages: Path, *arguments: str) -> list[str]:
     """Run a story in a process of its own, with these packages before ours. Returns the words that it printed."""
-    ran = subprocess.run(
-        [sys.executable, "-c", story, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(packages)},
-    )
+    # DuckDB makes a folder `data` where it runs.
+    with TemporaryDirectory() as folder:
+        ran = subprocess.run(
+            [sys.executable, "-c", story, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(packages)},
+            cwd=folder,
+        )
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout.split()
 
@@ -255,6 +259,7 @@ DUCKDB = tuple(f"{name}==1.5.5" for name in ("duckdb", *(f"duckdb-extension-{eac
 _DUCKDB = """
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 import duckdb
 import duckdb_extension_httpfs
 
