@@ -230,7 +230,7 @@ def test_only_the_longest_columns_of_a_narrow_table_go_below_and_empty_cells_do_
         "    where: s3://bucket/lakebed/main",
         "dev    12 KiB",
     ]
-    assert list(table(("name", "where"), [*rows[:2], ("etl", "here")])) == [
+    assert list(table(("name", "where"), [*((name, where) for name, _, where in rows[:2]), ("etl", "here")])) == [
         "NAME  WHERE",
         "main",
         "    where: s3://bucket/lakebed/main",
