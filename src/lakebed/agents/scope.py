@@ -18,8 +18,6 @@ READ_ONLY: Final = (
 
 
 PARSERS_MAX: Final = 2
-START: Final = "start"
-"""Stands for the name of a tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +90,17 @@ class Scope:
     async def check_names(self) -> None:
         """Check that what the connection names exists. Its tools would find that out one by one, and late.
 
+        No tool is named, so the audit log gets no line.
+
         Raises:
             NotFound: a repository, or the branch that takes writes, does not exist.
         """
         for repository in self.repositories:
             with suppress(Denied):  # the tools say so
-                await self.operations.call(repositories.GET_REPOSITORY, (repository,), {}, tool=START)
+                await self.operations.call(repositories.GET_REPOSITORY, (repository,), {}, tool="")
         if isinstance(self.writers, FixedBranch):
             with suppress(Denied):
-                await self.operations.call(history.GET_BRANCH, self.writers.args, {}, tool=START)
+                await self.operations.call(history.GET_BRANCH, self.writers.args, {}, tool="")
 
     def check(self, repository: str) -> str:
         """

@@ -133,7 +133,7 @@ def _show_deleted(session: Session, refs: Branches | Tags, uri: str, prefix: str
 def branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
     """Yield a row for each branch, without columns that are empty in all of them."""
     columns: dict[str, Callable[[Ref], str]] = {
-        "state": partial(_state, default=default),
+        "state": lambda ref: _state(ref, default=default).replace(" changes", ""),
         "date": lambda ref: "" if ref.commit_date is None else human_minute(ref.commit_date),
         "by": lambda ref: printable(ref.commit_committer or ""),
         "message": lambda ref: printable((ref.commit_message or "").partition("\n")[0]),
