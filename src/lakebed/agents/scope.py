@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lakebed.base import Denied, check_branch, check_repository
-from lakebed.operations import history, repositories
+from lakebed.base import Denied, NotFound, check_branch, check_repository
+from lakebed.operations import AnyOperation, history, repositories
 
 from .asking import Operations
 
@@ -95,12 +94,18 @@ class Scope:
         Raises:
             NotFound: a repository, or the branch that takes writes, does not exist.
         """
-        for repository in self.repositories:
-            with suppress(Denied):  # the tools say so
-                await self.operations.call(repositories.GET_REPOSITORY, (repository,), {}, tool="")
+        named: list[tuple[AnyOperation, tuple[str, ...], str]] = [
+            (repositories.GET_REPOSITORY, (repository,), "repository") for repository in self.repositories
+        ]
         if isinstance(self.writers, FixedBranch):
-            with suppress(Denied):
-                await self.operations.call(history.GET_BRANCH, self.writers.args, {}, tool="")
+            named.append((history.GET_BRANCH, self.writers.args, "branch"))
+        for operation, args, noun in named:
+            try:
+                await self.operations.call(operation, args, {}, tool="")
+            except Denied:
+                pass  # its tools say so
+            except NotFound as error:
+                raise NotFound(f"lakefs://{'/'.join(args)}: {noun} not found") from error
 
     def check(self, repository: str) -> str:
         """

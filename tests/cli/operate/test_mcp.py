@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(shell: Shell, monkeypa
 
     assert (both.code, both.err) == (2, "error: choose one: --read-only, --branch, or a sandbox (--ttl, --from)\n")
     assert (half.code, half.err) == (2, "error: lakefs://lake: the ref is missing (lakefs://repository/ref)\n")
-    assert (gone.code, "repository gone" in gone.err) == (3, True)
+    assert (gone.code, "lakefs://gone: repository not found" in gone.err) == (3, True)
     assert login.code == 1
     assert "does not accept access key" in login.err
     assert (without.code, without.err) == (

@@ -417,8 +417,8 @@ class TestDoor:
             return answer.status_code, answer.json()["message"]
 
         for method in ("initialize", "tools/list"):
-            assert await begin(method, "branch=lake/nope") == (404, "branch nope not found")
-            assert await begin(method, "repository=nope") == (404, "repository nope not found")
+            assert await begin(method, "branch=lake/nope") == (404, "lakefs://lake/nope: branch not found")
+            assert await begin(method, "repository=nope") == (404, "lakefs://nope: repository not found")
 
     async def test_without_the_package_the_answer_says_what_to_install(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
