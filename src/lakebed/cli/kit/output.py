@@ -53,10 +53,10 @@ def human_minute(unix_s: int) -> str:
     return human_time(unix_s // 60 * 60).replace(":00Z", "Z")
 
 
-def human_date(text: str) -> str:
-    """Return a time of RFC 3339 as `human_time` shows it; another text as it is."""
+def human_date(text: str, shown: Callable[[int], str] = human_time) -> str:
+    """Return a time of RFC 3339 as `shown` shows it; another text as it is."""
     try:
-        return human_time(int(datetime.fromisoformat(text).timestamp()))
+        return shown(int(datetime.fromisoformat(text).timestamp()))
     except ValueError:
         return text
 

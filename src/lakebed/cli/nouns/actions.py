@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument
-from lakebed.cli.kit.output import hanging, human_date, printable, prose, table
+from lakebed.cli.kit.output import hanging, human_date, human_minute, printable, prose, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -37,10 +37,9 @@ def list_runs(
     """List runs of hooks, the newest first. A run is listed once its last hook has ended."""
     columns: dict[str, Callable[[ActionRun], object]] = {
         "run": lambda run: run.run_id,
-        "began": lambda run: human_date(run.start_time),
+        "began": lambda run: human_date(run.start_time, human_minute),
         "event": lambda run: run.event_type,
-        "branch": lambda run: run.branch or "-",
-        "commit": lambda run: run.commit_id[:12] or "-",
+        "on": lambda run: run.branch or run.commit_id[:12] or "-",
         "status": lambda run: run.status,
     }
     found = session.client.actions.list(parse_repository(uri), branch=branch, commit=commit, limit=limit)
