@@ -105,18 +105,19 @@ WITH_LIVE_MAX = 45
 
 LAYOUT = Path(__file__).parents[1] / "docs" / "design" / "0005-layout.md"
 COLUMNS = 3
+BESIDE = ("bench", "explorer", "sim", "tests")
 
 
 def write_lines() -> None:
     """Write the table of lines anew, and the sum of `src` below it."""
     root = LAYOUT.parents[2]
     lines: Counter[str] = Counter()
-    for folder in ("src/lakebed", "sim", "bench", "tests"):
+    for folder in ("src/lakebed", *BESIDE):
         for file in (root / folder).rglob("*.py"):
             names = file.parent.relative_to(root / folder).parts
             part = "/".join(names[: 2 if names[:1] == ("gc",) else 1]) or "lakebed"
             lines[part if folder == "src/lakebed" else folder] += file.read_text().count("\n")
-    total = sum(lines.values()) - lines["sim"] - lines["bench"] - lines["tests"]
+    total = sum(lines.values()) - sum(lines[folder] for folder in BESIDE)
     cells = [f"| `{part}` | {count:,} |" for part, count in sorted(lines.items())]
     height = -(-len(cells) // COLUMNS)
     rows = [" ".join(cells[row::height]) for row in range(height)]

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 from lakebed.base import LakebedError
 
 from .disk import Disk
 from .effects import LOCAL, LOSABLE, Effect, Fate
-from .operations import Record
-from .ports import Private, SimPorts
+from .operations import Operations, Record
 
-Program: TypeAlias = Callable[[SimPorts], Coroutine[Any, Any, object]]
+Program: TypeAlias = Callable[[Any], Coroutine[Any, Any, object]]
+"""It is given ports (`Ports`), and whatever else the scene's ports have."""
 Check: TypeAlias = "Callable[[Ending], None]"
 StepCheck: TypeAlias = Callable[[Disk, bytes, bytes, bytes | None, bytes | None], None]
 """Looks at each change of a stored value: the disk after it, partition, key, value before and value after. And at each
@@ -59,18 +58,41 @@ class Ending:
         return [record for record in self.of(kind) if record.is_acknowledged]
 
 
-class Quick(IntEnum):
-    """Say with how many of its budgets the tests walk a small world (worlds.py); the command walks them all."""
+class _Clock(Protocol):
+    ms: int
 
-    NEVER = 0
-    NO_FAULT = 1
-    NO_LOSS = 2
-    ALL = 4
+
+class _Event(Protocol):
+    def is_set(self) -> bool: ...
+
+
+class _Tasks(Protocol):
+    @property
+    def events(self) -> Sequence[_Event]: ...
+
+
+class Ports(Protocol):
+    """What the explorer has to know of the ports that one life of an actor is given."""
+
+    @property
+    def life(self) -> int: ...
+
+    @property
+    def clock(self) -> _Clock: ...
+
+    @property
+    def tasks(self) -> _Tasks: ...
+
+    @property
+    def operations(self) -> Operations: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """`prepare` runs alone to its end, then all actors at once; `tidy` runs alone at the end, then `check`s look."""
+    """`prepare` runs alone to its end, then all actors at once; `tidy` runs alone at the end, then `check`s look.
+
+    A scene of a kind of its own says which ports its actors are given.
+    """
 
     name: str
     actors: Sequence[Actor]
@@ -81,43 +103,47 @@ class Scene:
     """Looked at after tidying only."""
     step_checks: Sequence[StepCheck] = ()
     versioned: bool = False
-    whole_batches: bool = True
     clocks_agree: bool = True
     """Clocks do not jump. Where they may, ages mean nothing, and what only ages protect (from leaking) may leak."""
     keeps_order: bool = True
     """Whether checks look at `Record.before`."""
-    private: tuple[str, ...] = ()
-    """Keys that begin so are looked at by no other actor (`ports.Private`)."""
-    others_look: bool = False
-    """But files of runs are: another actor, or another life of one, may go on with a run."""
+    runs_in: bytes = b""
+    """The partition that has the records of runs."""
     shortens: bool = False
     """Steps of runs that no other actor can notice are tried in one order (footprints.py): schedules are counted so."""
     foresees: bool = False
     """Reads of what no other actor will still write are tried in one order (futures.py): schedules are counted so."""
-    quick: Quick = Quick.NEVER
     is_lock_free: bool = True
     """Each actor ends alone, from every state (alone.py)."""
     alike: Sequence[tuple[str, ...]] = ()
     """Actors that do the same, but for their names and the values they write: what one of them can meet, so can the
     other, and the checks do not tell them apart."""
 
+    def ports(self, actor: str, *, seed: int, life: int, before: Disk) -> Ports:
+        """Return fresh ports for one life of an actor. The scene began with this disk."""
+        raise NotImplementedError
+
+    def ports_alone(self, name: str, *, seed: int, disk: Disk) -> Ports:
+        """Return ports for a program that runs alone: it may look at the whole disk."""
+        raise NotImplementedError
+
     def also(
         self, *checks: Check, tidied: Sequence[Check] = (), steps: Sequence[StepCheck] = (), **changes: Any
-    ) -> Scene:
+    ) -> Self:
         """Check this, too: at the end, once it is tidied, and at each step. Other fields change to what is given."""
         checks, tidied = (*self.checks, *checks), (*self.tidy_checks, *tidied)
         return replace(self, checks=checks, tidy_checks=tidied, step_checks=(*self.step_checks, *steps), **changes)
 
-    def instead(self, check: Check, *others: Check) -> Scene:
+    def instead(self, check: Check, *others: Check) -> Self:
         """Check the others where the scene has this check."""
         kept = [others if one is check else (one,) for one in self.checks]
         return replace(self, checks=tuple(one for ones in kept for one in ones))
 
-    def tidied_by(self, *, first: Program | None = None, then: Program | None = None) -> Scene:
+    def tidied_by(self, *, first: Program | None = None, then: Program | None = None) -> Self:
         """Tidy up by more programs: before its own, and after it."""
         programs = [program for program in (first, self.tidy, then) if program is not None]
 
-        async def tidy(ports: SimPorts) -> None:
+        async def tidy(ports: Ports) -> None:
             for program in programs:
                 await program(ports)
 
@@ -170,7 +196,7 @@ class Life:
 
     __slots__ = ("error", "name", "pending", "ports")
 
-    def __init__(self, name: str, program: Program, ports: SimPorts) -> None:
+    def __init__(self, name: str, program: Program, ports: Ports) -> None:
         self.name = name
         self.ports = ports
         self.pending: dict[str, Strand] = {}
@@ -258,16 +284,8 @@ def _drop(coroutine: Coroutine[Any, Any, Any]) -> None:
 _CLEANUPS_MAX = 100
 
 
-def ports_of(scene: Scene, actor: Actor, *, seed: int, life: int, before: Disk) -> SimPorts:
-    """Return fresh ports for one life of an actor, in a scene that began with this disk."""
-    own = Private(scene.private, before=before, others_look=scene.others_look)
-    return SimPorts(actor.name, seed=seed, life=life, whole_batches=scene.whole_batches, own=own)
-
-
-def run_alone(program: Program, disk: Disk, *, name: str = "alone", seed: int = 0) -> SimPorts:
+def run_to_end(program: Program, disk: Disk, ports: Ports, *, name: str) -> Ports:
     """Run one program on this disk with no other actor, all effects carried out. For preparing and for tidying."""
-    ports = SimPorts(name, seed=seed, whole_batches=True)
-    ports.disk = disk
     life = Life(name, program, ports)
     while moves := life.moves():
         strand, fate = moves[0]
@@ -285,7 +303,8 @@ def prepared(scene: Scene, seed: int) -> tuple[Disk, dict[str, Record]]:
     disk = Disk(versioned=scene.versioned)
     if scene.prepare is None:
         return disk, {}
-    operations = run_alone(scene.prepare, disk, name="prepare", seed=seed).operations
+    ports = scene.ports_alone("prepare", seed=seed, disk=disk)
+    operations = run_to_end(scene.prepare, disk, ports, name="prepare").operations
     records: dict[str, Record] = {}
     for name, operation in operations.asked.items():
         records[name] = Record(operation, operations.ended[name], frozenset(records))

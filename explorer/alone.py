@@ -12,8 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from sim.ports.actors import Violation
-
+from .actors import Violation
 from .automata import NotDeterministic
 from .levels import DISK, NODES, Found, Rows
 from .machine import BITS, Machine

@@ -18,14 +18,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from sim.ports.actors import Actor, Life, Scene, Violation, ports_of
-from sim.ports.disk import Disk
-from sim.ports.effects import ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark
-from sim.ports.operations import UNORDERED, Ended, Operation
-
+from .actors import Actor, Life, Scene, Violation
+from .disk import Disk
+from .effects import ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark
 from .footprints import LearntMore
 from .futures import Futures
 from .memory import digest_of
+from .operations import UNORDERED, Ended, Operation
 from .tables import Column, NumberMap
 
 H = TypeVar("H", bound=Hashable)
@@ -216,7 +215,7 @@ class Automaton:
                 node.life = None
 
     def _begin(self, number: int) -> Life:
-        ports = ports_of(self._scene, self.actor, seed=self._seed, life=number, before=self._before)
+        ports = self._scene.ports(self.actor.name, seed=self._seed, life=number, before=self._before)
         program = self.actor.program if number == 0 or self.actor.restart is None else self.actor.restart
         return Life(self.actor.name, program, ports)
 

@@ -25,10 +25,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim.ports.actors import Scene, Violation
-from sim.ports.effects import CRASH, Fate, Step, format_trace
-
+from .actors import Scene, Violation
 from .alone import Alone
+from .effects import CRASH, Fate, Step, format_trace
 from .footprints import Footprints, LearntMore
 from .levels import (
     CRASHES,
@@ -136,7 +135,7 @@ def explore(
     sys.set_asyncgen_hooks(None, None)
     if budget.seeds:
         return _sampled(scene, budget.seeds)
-    footprints = learnt(scene) if scene.shortens else Footprints(len(scene.actors))
+    footprints = learnt(scene) if scene.shortens else Footprints(scene)
     try:
         while True:
             try:
@@ -198,7 +197,7 @@ _FAULTS: Final = Faults(refuse=0.002, lose_answer=0.005, lose_request=0.003, cra
 
 def learnt(scene: Scene) -> Footprints:
     """Return what actors touch in a few seeds."""
-    footprints = Footprints(len(scene.actors))
+    footprints = Footprints(scene)
     places = {actor.name: index for index, actor in enumerate(scene.actors)}
     for seed in range(_SEEDS_LEARNT):
         for actor, _, effect, _ in Simulation(scene, Seeded(seed)).run_unchecked():

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from sim.checkers.views import PARTITION
-from sim.ports.effects import LOSABLE, WRITES, Effect, Riders
+from .actors import Scene
+from .effects import LOSABLE, WRITES, Effect, Riders
 
 Place: TypeAlias = tuple[str, str]
 """A partition, and the kind of record in it (empty: any); or no partition, and a folder of the object store."""
@@ -31,7 +31,9 @@ class LearntMore(BaseException):
 
 
 class Footprints:
-    def __init__(self, actors: int) -> None:
+    def __init__(self, scene: Scene) -> None:
+        actors = len(scene.actors)
+        self._runs_in = scene.runs_in
         self._reads: list[set[Place]] = [set() for _ in range(actors)]
         self._writes: list[set[Place]] = [set() for _ in range(actors)]
         self._alone: list[set[tuple[Place, bool]]] = [set() for _ in range(actors)]
@@ -42,7 +44,7 @@ class Footprints:
         Raises:
             LearntMore: another actor took a step alone that this one can notice.
         """
-        reads, writes = _places(effect)
+        reads, writes = self._places(effect)
         new_reads, new_writes = reads - self._reads[actor], writes - self._writes[actor]
         if not new_reads and not new_writes:
             return
@@ -57,8 +59,8 @@ class Footprints:
 
     def is_alone(self, actor: int, effect: Effect) -> bool:
         """Return whether no other actor can notice this step, for all that is known; remember it as taken alone."""
-        reads, writes = _places(effect)
-        if (effect[0] not in _READS and effect[0] not in LOSABLE) or not all(map(_is_own, writes)):
+        reads, writes = self._places(effect)
+        if (effect[0] not in _READS and effect[0] not in LOSABLE) or not all(map(self._is_own, writes)):
             return False
         if self._meets(actor, reads, writes):
             return False
@@ -67,7 +69,7 @@ class Footprints:
 
     def is_noticed(self, actor: int, effect: Effect) -> bool:
         """Return whether, for all that is known, this step is in conflict with a step of another actor."""
-        return self._meets(actor, *_places(effect))
+        return self._meets(actor, *self._places(effect))
 
     def _meets(self, actor: int, reads: set[Place], writes: set[Place]) -> bool:
         for other in range(len(self._reads)):
@@ -79,43 +81,40 @@ class Footprints:
                     return True
         return False
 
+    def _is_own(self, place: Place) -> bool:
+        partition, kind = place
+        home = self._runs_in.decode()
+        return kind == _OWN if partition == home else not partition or partition.startswith(f"{home}/run-")
 
-def _is_own(place: Place) -> bool:
-    partition, kind = place
-    return kind == _OWN if partition == _REPOSITORY else not partition or partition.startswith(f"{_REPOSITORY}/run-")
+    def _places(self, effect: Effect) -> tuple[set[Place], set[Place]]:
+        reads: set[Place] = set()
+        writes: set[Place] = set()
+        if type(effect[-1]) is Riders:
+            for rider in effect[-1]:
+                writes |= self._places(rider)[1]
+            effect = effect[:-1]
+        name = effect[0]
+        if name in _STORE:
+            keys = effect[2] if name.endswith("_many") else (effect[2],)
+            places = {self._record(effect[1], key if isinstance(key, bytes) else key[0]) for key in keys}
+        elif name == "erase":
+            places = {_folder(key) for key in effect[1]}
+        elif name == "copy":
+            reads, places = {_folder(effect[1])}, {_folder(effect[2])}
+        elif name in _READS or name == "put":
+            places = {_folder(effect[1])}
+        else:
+            return reads, writes
+        if name in WRITES:
+            # A conditional write learns what was there.
+            return reads | (places if name.endswith("_if") else set()), writes | places
+        return reads | places, writes
 
-
-def _places(effect: Effect) -> tuple[set[Place], set[Place]]:
-    reads: set[Place] = set()
-    writes: set[Place] = set()
-    if type(effect[-1]) is Riders:
-        for rider in effect[-1]:
-            writes |= _places(rider)[1]
-        effect = effect[:-1]
-    name = effect[0]
-    if name in _STORE:
-        keys = effect[2] if name.endswith("_many") else (effect[2],)
-        places = {_record(effect[1], key if isinstance(key, bytes) else key[0]) for key in keys}
-    elif name == "erase":
-        places = {_folder(key) for key in effect[1]}
-    elif name == "copy":
-        reads, places = {_folder(effect[1])}, {_folder(effect[2])}
-    elif name in _READS or name == "put":
-        places = {_folder(effect[1])}
-    else:
-        return reads, writes
-    if name in WRITES:
-        # A conditional write learns what was there.
-        return reads | (places if name.endswith("_if") else set()), writes | places
-    return reads | places, writes
+    def _record(self, partition: bytes, key: bytes) -> Place:
+        return partition.decode(), key.partition(b"/")[0].decode() if partition == self._runs_in else ""
 
 
 _STORE: Final = LOSABLE | {"get", "get_many", "scan"}
-_REPOSITORY: Final = PARTITION.decode()
-
-
-def _record(partition: bytes, key: bytes) -> Place:
-    return partition.decode(), key.partition(b"/")[0].decode() if partition == PARTITION else ""
 
 
 def _folder(key: str) -> Place:

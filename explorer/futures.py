@@ -22,8 +22,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sim.ports.effects import WRITES, Effect, Fate, Riders
-
+from .effects import WRITES, Effect, Fate, Riders
 from .tables import Column, NumberMap, Numbers
 
 Key: TypeAlias = tuple[bytes | None, bytes]

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim.ports.effects import Fate
-
+from .effects import Fate
 from .tables import Numbers
 
 Rows = npt.NDArray[np.int32]

@@ -12,15 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from sim.ports.actors import Ending, Scene, apply_checked, prepared
-from sim.ports.disk import Disk
-from sim.ports.effects import Effect, Mark
-from sim.ports.operations import Record
-
+from .actors import Ending, Scene, apply_checked, prepared
 from .automata import Automaton, Interned, NotDeterministic, Numbering
+from .disk import Disk
+from .effects import Effect, Mark
 from .footprints import Footprints, LearntMore
 from .futures import Futures
 from .levels import At
+from .operations import Record
 from .tables import ABSENT, NumberMap, Numbers
 
 BITS: Final = 24

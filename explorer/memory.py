@@ -25,10 +25,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakebed.ranges import RangeList, SublistList
-from lakebed.versions import TreeCache
-from sim.ports.actors import Life, Strand
-from sim.ports.ports import Private
+from .actors import Life, Strand
 
 
 class _Unknown(Exception):
@@ -87,7 +84,8 @@ class _Walk:
         self.parts.append(f"{id(type(value))}")
         self.items((*value, *sorted(getattr(value, "__dict__", {}).items())))
 
-    def private(self, value: Private) -> None:
+    def remembered(self, value: Any) -> None:
+        """Digest what an object says that it remembers."""
         if not self._is_seen(value):
             self.value(value.remembered())
 
@@ -187,14 +185,15 @@ class _Walk:
     def array(self, array: np.ndarray[Any, Any]) -> None:
         self.parts.append(repr((array.dtype.str, array.tolist())))
 
-    def ids(self, listed: RangeList | SublistList) -> None:
-        self.parts.append(repr(listed.ids))
 
-    def names(self, cache: TreeCache) -> None:
-        """Leave it out: what it holds follows from the names."""
-        if not self._is_seen(cache):
-            self.items(cache._values)  # noqa: SLF001  # its only state
-            self.items(cache._flights.items())  # noqa: SLF001  # likewise
+def know(kind: type, state: Callable[[Any], object], *, by_value: bool = False) -> None:
+    """Digest objects of this kind by their state alone; `by_value`: no code asks which of two equal ones it holds."""
+
+    def walk(self: _Walk, value: Any) -> None:
+        if by_value or not self._is_seen(value):  # a part of the walk
+            self.value(state(value))
+
+    _WALKED[kind] = walk
 
 
 def _way_of(kind: type) -> Callable[[_Walk, Any], None]:
@@ -208,9 +207,11 @@ def _way_of(kind: type) -> Callable[[_Walk, Any], None]:
     if dataclasses.is_dataclass(kind):
         frozen: bool = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of every dataclass
         return _record([field.name for field in dataclasses.fields(kind)], by_value=frozen)
-    for base, walk in ((BaseException, _Walk.error), (tuple, _Walk.named_tuple), (Private, _Walk.private)):
+    for base, walk in ((BaseException, _Walk.error), (tuple, _Walk.named_tuple)):
         if issubclass(kind, base):
             return walk
+    if hasattr(kind, "remembered"):
+        return _Walk.remembered
     if issubclass(kind, pa.Array):
         return _Walk.column
     if kind.__module__.startswith(_OURS):
@@ -231,7 +232,7 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()) if name != "__dict__")
 
 
-_OURS: Final = ("lakebed.", "sim.", "contextlib", "tests.", "conftest", "test_")
+_OURS: Final = ("lakebed.", "explorer.", "sim.", "contextlib", "tests.", "conftest", "test_")
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, range})
 _BY_NAME: Final = frozenset({types.ModuleType, types.CodeType, type(Ellipsis), type(NotImplemented)})
 _ABOUT_CODE: Final = frozenset({types.FrameType, types.CodeType, types.TracebackType})
@@ -267,9 +268,6 @@ _WALKED: Final[dict[type, Callable[[_Walk, Any], None]]] = {
     pa.Table: _Walk.table,
     pa.ChunkedArray: _Walk.column,
     np.ndarray: _Walk.array,
-    TreeCache: _Walk.names,
-    RangeList: _Walk.ids,
-    SublistList: _Walk.ids,
     re.Match: _Walk.match,
     types.FunctionType: _Walk.function,
     types.CellType: _Walk.cell,

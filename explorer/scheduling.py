@@ -14,13 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from sim.ports.actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, ports_of, prepared, run_alone
-from sim.ports.disk import Disk
-from sim.ports.effects import CRASH, ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark, Step, format_trace
-from sim.ports.operations import Record
-from sim.ports.ports import SimPorts
-
+from .actors import Actor, Ending, Life, Ports, Scene, Strand, Violation, apply_checked, prepared, run_to_end
+from .disk import Disk
+from .effects import CRASH, ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark, Step, format_trace
 from .footprints import Footprints
+from .operations import Record
 
 _FAULTS = frozenset(Fate) - {Fate.DONE, Fate.LATE}
 _RAW = {Fate.LOST: Mark.UNKNOWN, Fate.VAIN: Mark.UNKNOWN, Fate.REFUSED: Mark.REFUSED}
@@ -245,7 +243,7 @@ class Simulation:
         self.crashed: set[str] = set()
         self._actors = {actor.name: actor for actor in scene.actors}
         self._lives: dict[str, Life] = {}
-        self._past: list[SimPorts] = []
+        self._past: list[Ports] = []
         self._asleep: dict[str, int] = {}
         self._under_way: list[Effect] = []
         """Writes of those who crashed."""
@@ -285,7 +283,7 @@ class Simulation:
                 life.close()
 
     def _start(self, actor: Actor, *, life: int = 0) -> None:
-        ports = ports_of(self.scene, actor, seed=self.seed, life=life, before=self._first)
+        ports = self.scene.ports(actor.name, seed=self.seed, life=life, before=self._first)
         self._past.append(ports)
         program = actor.program if life == 0 or actor.restart is None else actor.restart
         self._lives[actor.name] = Life(actor.name, program, ports)
@@ -458,7 +456,8 @@ class Endings:
         if known is None:
             assert self._scene.tidy is not None
             tidied = disk.fork()
-            run_alone(self._scene.tidy, tidied, name="tidy")
+            ports = self._scene.ports_alone("tidy", seed=0, disk=tidied)
+            run_to_end(self._scene.tidy, tidied, ports, name="tidy")
             known = self._tidied[id(disk)] = disk, tidied
         return known[1]
 

@@ -20,6 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from explorer.actors import Violation
+from explorer.exploring import Explored, TooManyStates, explore
+from explorer.scheduling import run_seed
 from lakebed.base import ExitCode
 
 from .planted.blind import NothingFits, blind, warm_up
@@ -28,10 +31,7 @@ from .planted.guards import PAGE, filled_in
 from .planted.hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
 from .planted.meetings import Meetings
 from .planted.trials import Trials
-from .ports.actors import Violation
 from .scenes.swarms import SWARM_FAULTS, swarm
-from .search.exploring import Explored, TooManyStates, explore
-from .search.scheduling import run_seed
 from .summing import sum_up
 from .worlds.small import WHOLE_MAX_S, World, small_worlds, write_costs
 

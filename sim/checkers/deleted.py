@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from explorer.actors import Ending, Violation
+from explorer.disk import Disk
 from lakebed.base import Row, from_row
 from lakebed.catalog import DeletedState
 from lakebed.catalog.records import DELETED_REPOSITORIES, RepositoryState
 from lakebed.ranges import metarange_key
 from lakebed.versions import BranchRecord, Commit, RefState, decode_cell, decode_record, is_gone, keys
-from sim.ports.actors import Ending, Violation
-from sim.ports.disk import Disk
 from sim.scenes.repositories import deleted_records, repositories
 
 ONE = "sim://one"

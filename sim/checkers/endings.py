@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from explorer.actors import Check, Ending, Violation
+from explorer.operations import Record
 from lakebed.base import CommitId, RunState, is_commit_id
 from lakebed.versions import (
     CommitOvertaken,
@@ -25,8 +27,6 @@ from lakebed.versions import (
     RunRecord,
     UploadRefused,
 )
-from sim.ports.actors import Check, Ending, Violation
-from sim.ports.operations import Record
 
 from .views import UID, Made, View
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
+from explorer.actors import Check, Ending, Violation
+from explorer.disk import Disk
 from lakebed.base import RunState
 from lakebed.gc.messages import (
     GC_PREFIX,
@@ -16,8 +18,6 @@ from lakebed.gc.messages import (
     run_of_record,
 )
 from sim.checkers.views import View
-from sim.ports.actors import Check, Ending, Violation
-from sim.ports.disk import Disk
 
 
 def recorded(disk: Disk) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from explorer.actors import Violation
+from explorer.disk import Disk
 from lakebed.base import StagingToken
 from lakebed.versions import BranchRecord, RefState, decode_record, keys
-from sim.ports.actors import Violation
-from sim.ports.disk import Disk
 
 from .views import PARTITION, View
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from explorer.actors import BLOCKS, Ending, Violation
+from explorer.disk import Disk
 from lakebed.base import CommitId, MetarangeId, Row, RunId, RunKind, RunState, from_row
 from lakebed.gc.messages import GARBAGE, decode_deferred, deferred_path, read_part
 from lakebed.versions import (
@@ -32,8 +34,6 @@ from lakebed.versions import (
     is_gone,
     keys,
 )
-from sim.ports.actors import BLOCKS, Ending, Violation
-from sim.ports.disk import Disk
 from sim.ports.files import pairs_in
 
 from .views import PARTITION, UID, View

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from explorer.actors import Violation
+from explorer.disk import Disk
 from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, RunState, StagingToken, from_row
 from lakebed.gc.messages import RESTORED_FROM
 from lakebed.ranges import metarange_key
@@ -24,8 +26,6 @@ from lakebed.versions import (
     is_gone,
     keys,
 )
-from sim.ports.actors import Violation
-from sim.ports.disk import Disk
 from sim.ports.files import pairs_in
 
 R = TypeVar("R", bound=Record)

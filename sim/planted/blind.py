@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sim.ports.actors import Violation
+from explorer.actors import Violation
+from explorer.exploring import TooManyStates, explore
+from explorer.scheduling import run_seed
 from sim.scenes.swarms import SWARM_FAULTS, swarm
-from sim.search.exploring import TooManyStates, explore
-from sim.search.scheduling import run_seed
 from sim.worlds.small import small_worlds
 
 from .apart import apart

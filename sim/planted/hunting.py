@@ -15,12 +15,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from sim.ports.actors import Scene, Violation, prepared
-from sim.ports.effects import Fate, Step
+from explorer.actors import Violation, prepared
+from explorer.effects import Fate, Step
+from explorer.exploring import Budget, TooManyStates, explore, sample
+from explorer.footprints import Footprints
+from explorer.scheduling import Bursts, Following, Schedule, run_seed
+from sim.ports.scene import Scene
 from sim.scenes.swarms import SWARM_FAULTS, swarm
-from sim.search.exploring import Budget, TooManyStates, explore, sample
-from sim.search.footprints import Footprints
-from sim.search.scheduling import Bursts, Following, Schedule, run_seed
 from sim.worlds.small import World, small_worlds
 
 from .planting import Mutant, read_mutants
@@ -175,7 +176,7 @@ def _by_bursts(found: Hunt, scenes: Iterable[Scene], seeds: range) -> None:
 
 
 def _by_bursts_of(found: Hunt, scene: Scene, seeds: range) -> None:
-    start, footprints = prepared(scene, 0), Footprints(len(scene.actors))
+    start, footprints = prepared(scene, 0), Footprints(scene)
     for seed in seeds:
         # In one of four each step counts. In one of four there are faults, too.
         noticed = footprints if seed % 4 else None

@@ -11,11 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.ports.actors import Life, Scene, Strand
-from sim.ports.effects import Effect, Fate, Riders
-from sim.ports.operations import Operation
-from sim.search.futures import Key, meets, read_by, written_by
-from sim.search.scheduling import Faults, Run, Seeded, Simulation
+from explorer.actors import Life, Strand
+from explorer.effects import Effect, Fate, Riders
+from explorer.futures import Key, meets, read_by, written_by
+from explorer.operations import Operation
+from explorer.scheduling import Faults, Run, Seeded, Simulation
+from sim.ports.scene import Scene
 
 BETWEEN: Final = " × "
 

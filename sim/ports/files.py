@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from explorer.disk import Disk
 from lakebed.base import EMPTY_METARANGE, MetarangeId, RangeId, Row, SublistId
 from lakebed.ranges import (
     RangeList,
@@ -27,8 +28,6 @@ from lakebed.ranges import (
     sublist_key,
     table_from_rows,
 )
-
-from .disk import Disk
 
 Pairs: TypeAlias = tuple[tuple[bytes, Row], ...]
 

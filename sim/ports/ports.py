@@ -15,6 +15,9 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
+from explorer.disk import Disk
+from explorer.effects import PAUSE, WRITES, Effect, Mark, Riders, effect
+from explorer.operations import Operation, Operations
 from lakebed.base import OutcomeUnknown, Ports
 from lakebed.gc.messages import GC_PREFIX
 from lakebed.kv import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
@@ -31,10 +34,7 @@ from lakebed.objectstore import (
     Stored,
 )
 
-from .disk import Disk
-from .effects import PAUSE, WRITES, Effect, Mark, Riders, effect
 from .files import file_of, holder_of, known_file, known_ranges, range_with
-from .operations import Operation, Operations
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from explorer.effects import effect
 from lakebed.base import Clock, Conflict, NotFound, Ports
 from lakebed.gc.engines import ROWS_PER_PART, LocalEngine
 from lakebed.gc.kinds import kind_to_plan
@@ -36,7 +37,6 @@ from lakebed.gc.runs.resume import UnfinishedRun, holding_runs, unfinished_runs
 from lakebed.kv import Store
 from lakebed.objectstore import Deleter
 from lakebed.versions import Versions
-from sim.ports.effects import effect
 from sim.ports.ports import LEVELS, REPORTS, TREES, SimDeleter, SimObjectStore, set_ahead
 
 DAY_MS: Final = 86_400_000

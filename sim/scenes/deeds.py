@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.actors import Violation
+from explorer.operations import Operation
 from lakebed.base import Conflict, Entry, OutcomeUnknown, RunKind, RunState, to_row
 from lakebed.gc.live import CollectionService, ServiceOptions
 from lakebed.gc.live.records.runs import RunBook
@@ -29,8 +31,6 @@ from lakebed.versions import (
 )
 from sim.checkers.reachable import NAMED, PROMISES, SIGNED
 from sim.checkers.views import value_of
-from sim.ports.actors import Violation
-from sim.ports.operations import Operation
 from sim.ports.ports import set_ahead
 
 from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting

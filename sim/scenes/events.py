@@ -13,6 +13,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace as replace_fields
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.disk import Disk
+from explorer.operations import Operation
 from lakebed.base import Conflict, EventKind, NotFound, RunId, RunKind, RunState
 from lakebed.catalog import DeliveryFailed, PositionedEvent, PullRecord, Pulls, SubscriptionRecord, Subscriptions
 from lakebed.catalog.subscriptions import BUSY_MS
@@ -38,10 +41,8 @@ from lakebed.versions.commits.marks import mark_key
 from lakebed.versions.commits.outbox import EVENT
 from lakebed.versions.refs.reflog import Reflog
 from sim.checkers.views import PARTITION, UID
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.disk import Disk
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, set_ahead
+from sim.ports.scene import Quick, Scene
 
 from .deeds import create_branch, create_tag, delete_branch, delete_tag, hard_reset
 from .scenes import MAIN, SIDE, Do, client, commit, doing, merge, scene, versions, write

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from explorer.actors import BLOCKS, Actor, Check, Ending, StepCheck, Violation
+from explorer.disk import Disk
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunKind
 from lakebed.gc.mark.inputs.listing import tree_file
 from lakebed.gc.messages import Mode
@@ -22,10 +24,9 @@ from sim.checkers.endings import ALWAYS
 from sim.checkers.moves import branch_moves_are_legal, tokens_leave_with_a_claim
 from sim.checkers.reachable import addresses_of, deferred, nothing_reachable_is_deleted, reachable, waiting
 from sim.checkers.views import PARTITION, View
-from sim.ports.actors import BLOCKS, Actor, Check, Ending, Quick, Scene, StepCheck, Violation
-from sim.ports.disk import Disk
 from sim.ports.files import ranges_of, sublists_of
 from sim.ports.ports import SimPorts
+from sim.ports.scene import Quick, Scene
 
 from .collecting import FENCING, PRIVATE_BESIDE_TREES, Collecting
 from .deeds import (
@@ -295,6 +296,7 @@ def metadata_scene(
         private=PRIVATE_BESIDE_TREES,
         others_look=True,
         shortens=True,
+        runs_in=PARTITION,
     )
 
 

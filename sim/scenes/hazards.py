@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakebed.base import RunKind
-from sim.ports.actors import Quick, Scene
+from sim.ports.scene import Quick, Scene
 
 from .collecting import FENCING
 from .deeds import (

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from explorer.actors import Actor, Check, Ending, Violation
+from explorer.operations import Operation
 from lakebed.base import RepositoryUid
 from lakebed.gc.live.errors import OtherInstallation
 from lakebed.gc.live.installation.installation import INSTALLATION_KEY, Installation, InstallationRecord
 from lakebed.versions import Versions, decode_record
-from sim.ports.actors import Actor, Check, Ending, Program, Quick, Scene, Violation
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
+from sim.ports.scene import Program, Quick, Scene
 from sim.ports.trees import SimTrees
 
 COPIES: Final = "two copies of one store"

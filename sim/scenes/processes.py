@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lakebed.gc.messages import RunKind
 from lakebed.versions import Versions
-from sim.ports.actors import Quick, Scene
+from sim.ports.scene import Quick, Scene
 
 from .deeds import clean_records, close, collect, issue, link_issued, uncommitted_run
 from .scenes import Do, client, commit, delete, read, scene, server, upload, write

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+from explorer.actors import BLOCKS, Actor, Check, Ending, Violation
+from explorer.disk import Disk
+from explorer.operations import Operation
 from lakebed.base import Invalid, RepositoryUid
 from lakebed.quotas import Books, Meter, QuotaExceeded, QuotaRecord, of_repository
 from lakebed.quotas.meter import DEAD_MS, GRANT_SHARE
 from lakebed.versions import decode_record
-from sim.ports.actors import BLOCKS, Actor, Check, Ending, Program, Quick, Scene, Violation
-from sim.ports.disk import Disk
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
+from sim.ports.scene import Program, Quick, Scene
 
 from .repositories import acting
 

@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.disk import Disk
+from explorer.operations import Operation
 from lakebed.base import EMPTY_METARANGE, RepositoryUid
 from lakebed.catalog import Catalog, CatalogOptions
 from lakebed.catalog.errors import NamespaceInUse
@@ -41,10 +44,8 @@ from lakebed.versions import (
     is_gone,
     keys,
 )
-from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
-from sim.ports.disk import Disk
-from sim.ports.operations import Operation
 from sim.ports.ports import SimObjectStore, SimPorts, SimStore
+from sim.ports.scene import Program, Quick, Scene
 from sim.ports.trees import SimTrees
 
 from .scenes import entry_of, note

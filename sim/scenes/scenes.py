@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 
+from explorer.actors import Actor, Check
+from explorer.operations import Operation
 from lakebed.base import Entry, Etags, to_row
 from lakebed.objectstore import ShortBody
 from lakebed.ranges import CutRule
@@ -29,10 +31,9 @@ from sim.checkers.reachable import (
     nothing_undue_is_deleted,
     sweeps_keep_promises,
 )
-from sim.checkers.views import UID, value_of
-from sim.ports.actors import Actor, Check, Program, Quick, Scene
-from sim.ports.operations import Operation
+from sim.checkers.views import PARTITION, UID, value_of
 from sim.ports.ports import SimPorts, set_ahead
+from sim.ports.scene import Program, Quick, Scene
 from sim.ports.trees import SimTrees
 
 from .collecting import FENCING, PRIVATE, Collecting
@@ -294,6 +295,7 @@ def scene(
         private=private,
         others_look=others_look or collecting > 1,
         shortens=True,
+        runs_in=PARTITION,
         quick=quick if quick is not None else Quick.NEVER if collecting else Quick.ALL,
     )
 

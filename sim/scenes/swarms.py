@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from explorer.scheduling import Faults
 from lakebed.base import RunKind
 from sim.checkers.endings import CREATES, conditions_hold
 from sim.checkers.reachable import nothing_queued_is_named
-from sim.ports.actors import Scene
-from sim.search.scheduling import Faults
+from sim.ports.scene import Scene
 from sim.worlds.erasure import erase_staged
 from sim.worlds.hard_delete import clean_claims, hard, turn_on, work
 from sim.worlds.lifecycle import DUE, set_policy

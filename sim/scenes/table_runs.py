@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.operations import Operation
 from lakebed.catalog.tables import TableChange, TableCommits, TableName
 from lakebed.gc.messages import RunKind, RunState, decode_plan, plan_path
 from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted
 from sim.checkers.views import View
-from sim.ports.actors import Actor, Ending, Scene, Violation
-from sim.ports.operations import Operation
+from sim.ports.scene import Scene
 from sim.worlds.lifecycle import set_policy
 
 from .deeds import collect, committed_run, delete_branch, uncommitted_run

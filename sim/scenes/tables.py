@@ -11,6 +11,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, Final
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.operations import Operation
 from lakebed.base import EMPTY_METARANGE, CommitId, RepositoryId, from_row
 from lakebed.catalog import Settings
 from lakebed.catalog.dump_files import DUMPS, DumpedRef, DumpKind, InvalidDump, parse_file_id, read_dump
@@ -31,8 +33,7 @@ from lakebed.versions import (
 )
 from sim.checkers.reachable import histories, nothing_reachable_is_deleted
 from sim.checkers.views import View
-from sim.ports.actors import Actor, Ending, Scene, Violation
-from sim.ports.operations import Operation
+from sim.ports.scene import Scene
 from sim.scenes.deeds import collect, copy, create_branch, resume, revert
 from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, merge, note, put_bytes, scene, upload
 from sim.worlds.undoing import undo

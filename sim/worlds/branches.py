@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.disk import Disk
+from explorer.operations import Operation
 from lakebed.auth import PARTITION, SANDBOXES, Accounts, Ref, SandboxRecord, SandboxState, decode
 from lakebed.base import RunKind
 from lakebed.catalog import Repository
@@ -20,10 +23,8 @@ from lakebed.ranges import metarange_key
 from lakebed.sandboxes import Sandboxes
 from lakebed.versions import BranchRecord, Commit, DeletedRefRecord, RefKind, Versions, decode_record, keys
 from sim.checkers.deleted import ONE
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.disk import Disk
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
+from sim.ports.scene import Quick, Scene
 from sim.scenes.deeds import (
     collect,
     copy,

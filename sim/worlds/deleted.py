@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from explorer.actors import Actor, Check
 from lakebed.base import Conflict, Denied, Invalid, NotFound, from_row, parse_address
 from lakebed.catalog import Catalog, Repository
 from lakebed.gc.engines import LocalEngine
@@ -36,8 +37,8 @@ from sim.checkers.deleted import (
     nothing_named_is_deleted,
     one_of_both,
 )
-from sim.ports.actors import Actor, Check, Program, Quick, Scene
 from sim.ports.ports import SimDeleter, SimPorts
+from sim.ports.scene import Program, Quick, Scene
 from sim.scenes.collecting import OPTIONS
 from sim.scenes.repositories import NAME, OLD_MS, Namespace, acting, catalog_of
 from sim.scenes.scenes import MAIN, entry_of, note, put_bytes

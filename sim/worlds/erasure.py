@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from explorer.actors import Actor, Check, Ending, Violation
+from explorer.operations import Operation
 from lakebed.base import RunId, RunKind
 from lakebed.gc.kinds.erasure.certificate.certifying import certify
 from lakebed.gc.kinds.erasure.certificate.foreseeing import NothingSelected
@@ -27,9 +29,8 @@ from lakebed.gc.rules import Selection
 from lakebed.gc.runs.context import list_plans
 from lakebed.versions import PathNotFound, Versions
 from sim.checkers.reachable import reachable
-from sim.ports.actors import Actor, Check, Ending, Scene, Violation
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
+from sim.ports.scene import Scene
 from sim.scenes.collecting import FENCING, Collecting
 from sim.scenes.deeds import (
     apply_planned,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from explorer.actors import Actor, Ending, Violation
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.live import QueueWorker
 from lakebed.gc.messages import Mode, RunKind
@@ -23,8 +24,8 @@ from sim.checkers.ledgers import (
     what_is_recorded_is_gone,
 )
 from sim.checkers.reachable import nothing_queued_is_named, queued
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts, set_ahead
+from sim.ports.scene import Quick, Scene
 from sim.scenes.collecting import STEPS
 from sim.scenes.deeds import (
     apply_planned,

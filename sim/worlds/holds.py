@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from explorer.actors import Actor, Check, Ending, Violation
 from lakebed.base import CommitId
 from lakebed.gc.live import HoldBook, HoldsRecord
 from lakebed.gc.messages import NewHold, RunKind
@@ -18,8 +19,8 @@ from lakebed.gc.rules import Holds
 from lakebed.versions import Versions, decode_record, keys
 from sim.checkers.deleted import ONE
 from sim.checkers.views import PARTITION
-from sim.ports.actors import Actor, Check, Ending, Quick, Scene, Violation
 from sim.ports.ports import SimPorts
+from sim.ports.scene import Quick, Scene
 from sim.scenes.deeds import collect, committed_run, create_tag, metadata_run, purge, set_rules, uncommitted_run
 from sim.scenes.flows import files_of_trees, metadata_scene
 from sim.scenes.repositories import NAME, catalog_of

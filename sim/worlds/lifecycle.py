@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from explorer.actors import Actor
 from lakebed.gc.live import PolicyBook
 from lakebed.gc.messages import Mode, RunKind
 from lakebed.versions import Versions
 from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted
-from sim.ports.actors import Actor, Scene
+from sim.ports.scene import Scene
 from sim.scenes.deeds import (
     clean_records,
     collect,

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from explorer.actors import Actor, Ending, Violation
 from lakebed.base import Conflict, Denied, NotFound
 from lakebed.catalog import Catalog, DumpIds, Repository
 from lakebed.gc.engines import LocalEngine
@@ -32,8 +33,8 @@ from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.objectstore import DeleteFailure, ObjectStat
 from lakebed.versions import Versions, decode_cell, is_gone, keys
 from sim.checkers.deleted import ONE
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.ports import SimPorts, SimStore
+from sim.ports.scene import Quick, Scene
 from sim.scenes.collecting import OPTIONS
 from sim.scenes.repositories import NAME, Namespace, acting, catalog_of
 from sim.scenes.scenes import note

@@ -13,15 +13,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.disk import Disk
+from explorer.operations import Operation
 from lakebed.base import Entry, OutcomeUnknown
 from lakebed.versions import MovedAsCopy, NoChanges, PathNotFound, Versions, decode_cell, is_gone, keys
 from lakebed.versions.cells import version_digest
 from sim.checkers.reachable import nothing_queued_is_named
 from sim.checkers.views import UID, View
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.disk import Disk
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
+from sim.ports.scene import Quick, Scene
 from sim.scenes.deeds import copy, freeze, uncommitted_run
 from sim.scenes.scenes import (
     MAIN,

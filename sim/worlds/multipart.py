@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.operations import Operation
 from lakebed.base import OutcomeUnknown, RepositoryId, Unavailable
 from lakebed.catalog import BranchQueue, Multipart, Namespaces, PartMissing, Repository, Settings
 from lakebed.catalog.records import RepositoryRecord, RepositoryState
@@ -31,9 +33,8 @@ from lakebed.versions import (
 )
 from lakebed.versions.staging.parts import AGE_MS_MAX
 from sim.checkers.views import PARTITION, UID, View
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, set_ahead
+from sim.ports.scene import Quick, Scene
 from sim.scenes.collecting import FENCING
 from sim.scenes.deeds import clean_records, create_branch, delete_branch, uncommitted_run
 from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, put_bytes, reset, scene, versions, write

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from explorer.actors import Actor, Ending, Violation
 from lakebed.base import Conflict, RunState
 from lakebed.gc.messages import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind
 from lakebed.objectstore import DeleteFailure, ObjectMissing
@@ -25,8 +26,8 @@ from sim.checkers.ledgers import (
 )
 from sim.checkers.reachable import reachable
 from sim.checkers.views import View
-from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
 from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts
+from sim.ports.scene import Program, Quick, Scene
 from sim.scenes.collecting import STEPS, Collecting
 from sim.scenes.deeds import close, create_branch, later, set_rules
 from sim.scenes.scenes import Do, client, commit, delete, scene, upload, versions

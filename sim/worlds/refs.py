@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.operations import Operation
 from lakebed.base import Conflict, RunKind, to_row
 from lakebed.catalog import Location
 from lakebed.catalog.objects.imports import ImportState
@@ -21,8 +23,7 @@ from lakebed.ranges import changes_from_rows
 from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Versions, decode_record, encode_record, keys
 from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted
 from sim.checkers.views import PARTITION, View
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.operations import Operation
+from sim.ports.scene import Quick, Scene
 from sim.scenes.collecting import FENCING
 from sim.scenes.deeds import (
     clean_records,

@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.exploring import NO_BUDGET, Budget
 from lakebed.versions import Condition, Versions
 from sim.checkers.views import View
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.scene import Quick, Scene
 from sim.scenes import events, flows, hazards, installations, processes, quotas, repositories, table_runs, tables
 from sim.scenes.collecting import FENCING, PAGED
 from sim.scenes.deeds import (
@@ -58,7 +60,6 @@ from sim.scenes.scenes import (
     upload,
     write,
 )
-from sim.search.exploring import NO_BUDGET, Budget
 
 from . import (
     branches,

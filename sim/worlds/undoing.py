@@ -13,15 +13,16 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from explorer.actors import Actor, Ending, Violation
+from explorer.effects import Effect
+from explorer.operations import Operation
 from lakebed.gc.live import CollectionService, JobBook
 from lakebed.gc.live.records.jobs import LOST_AFTER_MS
 from lakebed.gc.messages import JobState, PurgeRequest, RunKind, RunState, Undo
 from lakebed.versions import CommitExpired, PathExpired, Versions, keys
 from sim.checkers.reachable import reachable, what_was_undone_stays
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.effects import Effect
-from sim.ports.operations import Operation
 from sim.ports.ports import set_ahead
+from sim.ports.scene import Quick, Scene
 from sim.scenes.applies import clear, plan, publish, sweep
 from sim.scenes.collecting import OPTIONS
 from sim.scenes.deeds import (

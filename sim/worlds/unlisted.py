@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from explorer.actors import Actor
 from lakebed.gc.live import CollectionService
 from lakebed.gc.live.installation.missing import ADOPTED_AGE_MS
 from lakebed.versions import Versions, keys
-from sim.ports.actors import Actor, Scene
 from sim.ports.ports import LEVELS, SimPorts, set_ahead
+from sim.ports.scene import Scene
 from sim.scenes.collecting import FENCING, PRIVATE
 from sim.scenes.deeds import close, uncommitted_run
 from sim.scenes.scenes import client, commit, doing, scene, upload, versions, write

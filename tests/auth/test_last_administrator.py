@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from explorer.disk import Disk
+from explorer.exploring import NO_BUDGET
+from explorer.operations import Operation
 from lakebed.auth import ADMINS, Accounts, Groups, LastAdministrator, ServerKeys, UserRecord
 from sim import Actor, Budget, Ending, Program, Scene, SimPorts, Violation, explore
-from sim.ports.actors import run_alone
-from sim.ports.disk import Disk
-from sim.ports.operations import Operation
-from sim.search.exploring import NO_BUDGET
+from sim.ports.scene import run_alone
 
 
 def groups_of(ports: SimPorts) -> Groups:

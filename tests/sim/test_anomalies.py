@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
 
+from explorer.operations import Operation
+from explorer.scheduling import Following
 from lakebed.versions import Versions
 from sim import Ending, Scene
 from sim.checkers.views import View
 from sim.planted.hunting import read_schedule
-from sim.ports.operations import Operation
 from sim.scenes.scenes import MAIN, Do, client, commit, read, scene, write
-from sim.search.scheduling import Following
 
 
 def shows(made: Scene, anomaly: Callable[[Ending], bool], schedules: Iterable[str]) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from explorer.actors import Life
+from explorer.memory import digest_of
+from explorer.operations import UNORDERED
 from sim import Actor, Budget, Ending, Explored, Scene, SimPorts, explore
 from sim.planted.hunting import MUTANTS
 from sim.planted.planting import Mutant
-from sim.ports.actors import Life
-from sim.ports.operations import UNORDERED
-from sim.search.memory import digest_of
 from sim.worlds.small import small_worlds
 
 SCENES = {world.scene.name: world.scene for world in small_worlds()}

@@ -141,7 +141,9 @@ def test_production_code_knows_nothing_of_the_simulator() -> None:
     package = Path(lakebed.__file__).parent
 
     knowing = [
-        file.name for file in sorted(package.rglob("*.py")) if re.search(r"(?m)^(from|import) sim\b", file.read_text())
+        file.name
+        for file in sorted(package.rglob("*.py"))
+        if re.search(r"(?m)^(from|import) (explorer|sim)\b", file.read_text())
     ]
 
     assert knowing == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from explorer.actors import Ending
 from sim import explore
 from sim.checkers.ledgers import parts_recorded
-from sim.ports.actors import Ending
 from sim.worlds.parts import part_scenes
 from sim.worlds.small import A_CRASH
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from explorer.scheduling import Simulation
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidKey, PredicateFailed, StoreUnavailable
 from lakebed.objectstore import ObjectExists, ObjectMissing, ShortBody
 from sim import DAWN_MS, Actor, Disk, Effect, Fate, Program, Scene, SimPorts, explore, run_alone, run_seed
 from sim.ports.ports import SimDeleter
-from sim.search.scheduling import Simulation
 
 
 class Fated:

@@ -10,12 +10,12 @@ import zlib
 import pytest
 
 from checks import commit
+from explorer.exploring import sample
 from sim import Fate, explore, run_seed
 from sim.__main__ import main
 from sim.planted.hunting import MUTANTS
 from sim.planted.meetings import BETWEEN, Meetings, pair_of
 from sim.scenes.swarms import SWARM_FAULTS, swarm
-from sim.search.exploring import sample
 from sim.worlds.small import DEAR_S, WHOLE_MAX_S, World, known_costs, small_worlds
 from tests.tiers import has_turn
 

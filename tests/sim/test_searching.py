@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks import commit
+from explorer.effects import Fate, effect
+from explorer.footprints import Footprints
+from explorer.scheduling import NO_FAULTS, Bursts, Following
 from sim import (
     Actor,
     Budget,
@@ -35,11 +38,8 @@ from sim import (
 from sim.checkers.views import PARTITION
 from sim.planted.exercised import Exercised
 from sim.planted.hunting import MUTANTS
-from sim.ports.effects import Fate, effect
 from sim.ports.ports import SimDeleter
 from sim.scenes.swarms import SWARM_FAULTS, swarm
-from sim.search.footprints import Footprints
-from sim.search.scheduling import NO_FAULTS, Bursts, Following
 from sim.worlds.small import small_worlds
 from tests.tiers import has_turn
 
@@ -281,7 +281,7 @@ def test_bursts_with_faults_turn_where_another_actor_notices() -> None:
     [scene] = {
         world.scene.name: world.scene for world in small_worlds() if world.scene.name == "writer, committer, reader"
     }.values()
-    footprints, faults = Footprints(len(scene.actors)), 0
+    footprints, faults = Footprints(scene), 0
 
     for seed in range(40):
         faults += Bursts(scene, seed, footprints=footprints, faults_max=2).play().faults

@@ -189,6 +189,14 @@ def test_inside_gc_each_file_imports_its_own_layer_or_a_lower_one() -> None:
     assert violations == []
 
 
+def test_the_explorer_knows_the_errors_of_lakebed_and_neither_its_parts_nor_the_simulator() -> None:
+    trees = [ast.parse(file.read_text()) for file in sorted((SRC.parents[1] / "explorer").glob("*.py"))]
+
+    assert len(trees) > 10
+    assert {name.rpartition(".")[0] for tree in trees for name in imported_names(tree)} == {"lakebed.base"}
+    assert {"bench", "sim", "tests"} & {module for tree in trees for module in imported_modules(tree)} == set()
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports in functions and for types count, too. A folder's door imports its files, and they never the door."""
     imported = {file: files_imported(file, tree) for file, tree in imports()}
