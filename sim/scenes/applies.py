@@ -19,7 +19,7 @@ from sim.ports.ports import SimDeleter, SimObjectStore
 
 from .collecting import PAGED, Collecting
 from .deeds import later, run_later
-from .scenes import Do
+from .doing import Do
 
 AMID: Final = b"(amid an apply)"
 """A partition of the simulation's own: what an apply holds in memory between two of its steps, by run."""

@@ -1,8 +1,9 @@
-"""Let clients of the larger scenes do more than write and commit: links, copies, refs, freezes, collections."""
+"""The words of scenes: what clients do. A scene names them `do.commit`, `do.uncommitted_run`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,13 +11,13 @@ from msgspec.structs import replace
 
 from explorer.actors import Violation
 from explorer.operations import Operation
-from lakebed.base import Conflict, Entry, OutcomeUnknown, RunKind, RunState, to_row
+from lakebed.base import Conflict, Entry, Etags, OutcomeUnknown, RunKind, RunState, to_row
 from lakebed.gc.live import CollectionService, ServiceOptions
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.messages import End, Mode, Restore
 from lakebed.gc.rules import Rules
-from lakebed.objectstore import ObjectMissing
+from lakebed.objectstore import ObjectMissing, ShortBody
 from lakebed.versions import (
     ANY,
     Condition,
@@ -34,10 +35,75 @@ from sim.checkers.views import value_of
 from sim.ports.ports import set_ahead
 
 from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
-from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Act, Acting, Do, doing, entry_of, note, type_of
+from .doing import FAR_FUTURE_MS, MAIN, SIDE, Act, Do, doing, entry_of, note, put_bytes, type_of
 
 _OF_COMMITS = frozenset({RunKind.COMMITTED, RunKind.LIFECYCLE})
 _PUBLISHED = frozenset({RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED})
+
+
+@doing("write", "branch", "key", "value")
+async def write(repo: Versions, key: str, value: str, *, branch: str = MAIN) -> None:
+    await repo.staging.put(branch, key.encode(), entry_of(value))
+
+
+@doing("write", "branch", "key", "value")
+async def upload(
+    repo: Versions,
+    key: str,
+    value: str,
+    *,
+    branch: str = MAIN,
+    is_new: bool = False,
+    if_none_match: bool = False,
+    if_match: str | None = None,
+) -> None:
+    """Write a path whose bytes go to a fresh address first. Its entry is old, or of now if it `is_new`."""
+    condition = Condition(if_none_match, None if if_match is None else Etags.of(if_match))
+    fields = {"modified_ms": repo.ports.clock.now_ms() if is_new else 0, "content_type": type_of(value)}
+    await put_bytes(repo, branch, key.encode(), value.encode(), value, condition=condition, **fields)
+
+
+def fail_upload(name: str, key: str, *, puts: bool) -> Do:
+    """Fail an upload: before its bytes are put, or once they are there where it `puts` them."""
+
+    async def act(repo: Versions) -> None:
+        async def store_body(address: str) -> Entry:
+            if puts:
+                await repo.objectstore.put(address, name.encode())
+            raise ShortBody("the body broke off")
+
+        await repo.staging.upload(MAIN, key.encode(), store_body)
+
+    return Do(Operation(name, "issue", MAIN, key.encode()), act)
+
+
+@doing("delete", "branch", "key")
+async def delete(repo: Versions, key: str, *, branch: str = MAIN, if_match: str | None = None) -> None:
+    await repo.staging.delete(branch, key.encode(), if_match=None if if_match is None else Etags.of(if_match))
+
+
+def commit(name: str, *, branch: str = MAIN, message: str = "") -> Do:
+    return Do(Operation(name, "commit", branch), lambda repo: repo.commits.commit(branch, note(message or name)))
+
+
+@doing("read", "branch", "key")
+async def read(repo: Versions, key: str, *, branch: str = MAIN) -> str:
+    return value_of(to_row(b"", await repo.staging.get(branch, key.encode())))
+
+
+reset = doing("reset", "branch")(lambda repo, branch=MAIN: repo.resets.reset(branch))
+
+
+def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
+    merging = Operation(name, "merge", branch, value=source)
+    return Do(merging, lambda repo: repo.merges.merge(source, branch, note(name)))
+
+
+@doing("clean")
+async def clean(repo: Versions, *, late_ms: int = 0) -> None:
+    """Clean, by a clock that is `late_ms` ahead."""
+    set_ahead(repo.ports, late_ms)
+    await repo.cleanup.clean()
 
 
 def issue(name: str, *, branch: str = MAIN) -> Do:
@@ -115,34 +181,16 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
     return Do(Operation(name, "peek" if ref else "read", branch, key.encode()), act)
 
 
-@doing("close")
-async def close(repo: Versions) -> None:
-    """Shut down in order: this process's slices close."""
-    await repo.slices.end()
-
-
-@doing("fence")
-async def fence(repo: Versions) -> None:
-    """Take every owner for dead: fence, freeze, close."""
-    await RunBook(repo, FENCING).closed_slices()
-
-
-@doing("fence", "branch")
-async def freeze(repo: Versions, *, branch: str = MAIN) -> None:
-    """Do the middle of fencing: every token of a branch is replaced by a frozen one."""
-    await repo.fencing.freeze(branch)
-
-
-@doing("run", "branch")
-async def bump(repo: Versions, *, branch: str = MAIN) -> None:
-    """Bump a branch, as a run does where it reads in its tokens."""
-    await repo.fencing.bump(branch)
-
-
-@doing("clean")
-async def abandon(repo: Versions) -> None:
-    """Take every run that marks for dead."""
-    await RunBook(repo, OPTIONS).abandon_dead()
+close = doing("close")(lambda repo: repo.slices.end())
+"""Shut down in order: this process's slices close."""
+fence = doing("fence")(lambda repo: RunBook(repo, FENCING).closed_slices())
+"""Take every owner for dead: fence, freeze, close."""
+freeze = doing("fence", "branch")(lambda repo, branch=MAIN: repo.fencing.freeze(branch))
+"""Do the middle of fencing: every token of a branch is replaced by a frozen one."""
+bump = doing("run", "branch")(lambda repo, branch=MAIN: repo.fencing.bump(branch))
+"""Bump a branch, as a run does where it reads in its tokens."""
+abandon = doing("clean")(lambda repo: RunBook(repo, OPTIONS).abandon_dead())
+"""Take every run that marks for dead."""
 
 
 @doing("clean")
@@ -218,13 +266,13 @@ def plan_only(name: str, kind: RunKind) -> Do:
     return run_later(name, lambda repo: Collecting(repo).plan(kind), days=10 if kind in _OF_COMMITS else 0)
 
 
-def later(usual: int) -> Callable[[Acting[...]], Callable[..., Do]]:
+def later(usual: int) -> Callable[[Callable[..., Awaitable[object]]], Callable[..., Do]]:
     """Make runs of a function that acts on a repository, by a clock that is so many days ahead.
 
     A call takes the name of the run, the other arguments of the function, and may say other `days`.
     """
 
-    def made(act: Acting[...]) -> Callable[..., Do]:
+    def made(act: Callable[..., Awaitable[object]]) -> Callable[..., Do]:
         def do(name: str, /, *args: Any, days: int = usual, **kwargs: Any) -> Do:
             return run_later(name, lambda repo: act(repo, *args, **kwargs), days=days)
 
@@ -245,16 +293,10 @@ async def apply_one(repo: Versions, number: int, *, window: str | None = None) -
     await Collecting(repo).apply_one(number, window=window)
 
 
-@later(10)
-async def resume(repo: Versions) -> None:
-    """Take every run that marks for dead, and go on with every run whose deletes began."""
-    await Collecting(repo).resume()
-
-
-@later(30)
-async def purge(repo: Versions) -> None:
-    """Apply every run whose window is over, which all are by then."""
-    await Collecting(repo).purge()
+resume = later(10)(lambda repo: Collecting(repo).resume())
+"""Take every run that marks for dead, and go on with every run whose deletes began."""
+purge = later(30)(lambda repo: Collecting(repo).purge())
+"""Apply every run whose window is over, which all are by then."""
 
 
 @doing("run")
@@ -394,24 +436,10 @@ async def create_tag(repo: Versions, source: str, *, tag: str = "tag") -> str:
     return await repo.refs.create_tag(tag, source)
 
 
-@doing("delete_tag", branch="tag")
-async def delete_tag(repo: Versions, *, tag: str = "tag") -> None:
-    await repo.refs.delete_tag(tag)
-
-
-@doing("undelete_tag", branch="tag")
-async def undelete_tag(repo: Versions, *, tag: str = "tag") -> str:
-    return await repo.refs.undelete_tag(tag)
-
-
-@doing("delete_branch", "branch")
-async def delete_branch(repo: Versions, *, branch: str = SIDE) -> None:
-    await repo.refs.delete_branch(branch)
-
-
-@doing("undelete_branch", "branch")
-async def undelete_branch(repo: Versions, *, branch: str = SIDE) -> str:
-    return await repo.refs.undelete_branch(branch)
+delete_tag = doing("delete_tag", branch="tag")(lambda repo, tag="tag": repo.refs.delete_tag(tag))
+undelete_tag = doing("undelete_tag", branch="tag")(lambda repo, tag="tag": repo.refs.undelete_tag(tag))
+delete_branch = doing("delete_branch", "branch")(lambda repo, branch=SIDE: repo.refs.delete_branch(branch))
+undelete_branch = doing("undelete_branch", "branch")(lambda repo, branch=SIDE: repo.refs.undelete_branch(branch))
 
 
 def hard_reset(name: str, ref: str, *, branch: str = MAIN, force: bool = True) -> Do:
@@ -455,3 +483,14 @@ async def _issue(repo: Versions, name: str, branch: str) -> str:
     address = await repo.uploads.issue(branch)
     await repo.objectstore.put(address, name[:1].encode())
     return address
+
+
+def in_pages(do: Do) -> Do:
+    """Make a process whose listings show one key a step, and whose scans of cells one cell."""
+
+    async def act(repo: Versions) -> object:
+        repo.objectstore.list_page = 1  # type: ignore[attr-defined]  # a SimObjectStore, as in every scene
+        repo.context.options = dataclasses.replace(repo.context.options, scan_page=1)
+        return await do.act(repo)
+
+    return Do(do.operation, act)

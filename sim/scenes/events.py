@@ -44,8 +44,9 @@ from sim.checkers.views import PARTITION, UID
 from sim.ports.ports import SimPorts, set_ahead
 from sim.ports.scene import Quick, Scene
 
-from .deeds import create_branch, create_tag, delete_branch, delete_tag, hard_reset
-from .scenes import MAIN, SIDE, Do, client, commit, doing, merge, scene, versions, write
+from . import deeds as do
+from .doing import MAIN, SIDE, Do, doing, versions
+from .scenes import client, scene
 
 _MOVED: Final = b"sim/moved"
 """Ref → its moves since the actors came, as `before>after`, one a line. Step checks write it, and no actor reads it."""
@@ -180,16 +181,10 @@ def subscribe(name: str = HOOK) -> Do:
     return Do(Operation(name, "clean"), lambda repo: Subscriptions(repo).create(name, record))
 
 
-@doing("clean")
-async def gather(repo: Versions) -> None:
-    """Write the events that are due."""
-    await repo.outbox.gather()
-
-
-@doing("clean")
-async def look(repo: Versions) -> None:
-    """Write the events of what this process wrote."""
-    await repo.outbox.gather(Look.OWN)
+gather = doing("clean")(lambda repo: repo.outbox.gather())
+"""Write the events that are due."""
+look = doing("clean")(lambda repo: repo.outbox.gather(Look.OWN))
+"""Write the events of what this process wrote."""
 
 
 @doing("clean")
@@ -225,9 +220,7 @@ async def replay_all(repo: Versions) -> None:
     await Subscriptions(repo).replay(HOOK, 0)
 
 
-@doing("clean")
-async def deliver_in_vain(repo: Versions) -> None:
-    await _deliver(repo, in_vain=True)
+deliver_in_vain = doing("clean")(lambda repo: _deliver(repo, in_vain=True))
 
 
 @doing("clean")
@@ -245,10 +238,8 @@ async def _tidy(ports: SimPorts) -> None:
     await _deliver(repo)
 
 
-@doing("clean")
-async def drop(repo: Versions) -> None:
-    """Drop the marks that no event will need."""
-    await repo.outbox.drop_marks(least=1)
+drop = doing("clean")(lambda repo: repo.outbox.drop_marks(least=1))
+"""Drop the marks that no event will need."""
 
 
 def forget_log(name: str) -> Do:
@@ -278,22 +269,22 @@ async def forget_changes(repo: Versions) -> None:
 
 
 def event_scenes() -> Iterator[Scene]:
-    c, g, h = client("c", commit("c1")), client("g", gather("g1")), client("h", gather("h1"))
+    c, g, h = client("c", do.commit("c1")), client("g", gather("g1")), client("h", gather("h1"))
     yield _scene("committer, two gatherers", c, g, h, before=_STAGED, quick=Quick.NO_FAULT)
-    twice = client("c", commit("c1"), write("w8", "x", "8"), commit("c2"))
+    twice = client("c", do.commit("c1"), do.write("w8", "x", "8"), do.commit("c2"))
     yield _scene("committer of two, gatherer", twice, g, before=_STAGED)
     yield _scene("committer of two, two gatherers", twice, g, h, before=_STAGED, quick=Quick.NEVER)
-    resets = client("c", commit("c1"), hard_reset("r1", MAIN), hard_reset("r2", MAIN))
+    resets = client("c", do.commit("c1"), do.hard_reset("r1", MAIN), do.hard_reset("r2", MAIN))
     yield _scene("committer that resets twice, gatherer", resets, g, before=_STAGED, quick=Quick.NO_FAULT)
-    x = client("c", create_branch("x1"), commit("c1"))
+    x = client("c", do.create_branch("x1"), do.commit("c1"))
     yield _scene("brancher that commits, two gatherers", x, g, h, before=_STAGED, quick=Quick.NEVER)
-    d = client("d", write("w8", "x", "8"), commit("d1"))
+    d = client("d", do.write("w8", "x", "8"), do.commit("d1"))
     yield _scene("two committers, gatherer", c, d, g, before=_STAGED, quick=Quick.NEVER)
-    merging = client("m", merge("m1", SIDE)), client("c", commit("c1"))
+    merging = client("m", do.merge("m1", SIDE)), client("c", do.commit("c1"))
     yield _scene("merger, committer, gatherer", *merging, g, before=_FORK, quick=Quick.NEVER)
-    reset = client("s", hard_reset("s1", "main~1")), client("c", commit("c1"))
+    reset = client("s", do.hard_reset("s1", "main~1")), client("c", do.commit("c1"))
     yield _scene("resetter, committer, gatherer", *reset, g, before=(*_PAST, *_STAGED), quick=Quick.NEVER)
-    own = client("c", look("l0"), commit("c1"), look("l1"), write("w8", "x", "8"), commit("c2"), look("l2"))
+    own = client("c", look("l0"), do.commit("c1"), look("l1"), do.write("w8", "x", "8"), do.commit("c2"), look("l2"))
     yield _scene("committer that looks at its own, gatherer", own, g, before=_STAGED, quick=Quick.NO_FAULT)
     yield from _delivering()
     yield from _coming_and_going()
@@ -302,28 +293,30 @@ def event_scenes() -> Iterator[Scene]:
     yield from _dropping()
 
 
-_STAGED: Final = (write("w0", "z", "0"),)
-_FORK: Final = (create_branch("b0"), write("w2", "b", "2", branch=SIDE), commit("p2", branch=SIDE), *_STAGED)
-_LONG_GONE: Final = (create_branch("b0"), delete_branch("b1"), subscribe(), forget_log("f1"), *_STAGED)
-_PAST: Final = (write("w1", "a", "1"), commit("p1"), write("w2", "a", "2"), commit("p2"))
+_STAGED: Final = (do.write("w0", "z", "0"),)
+_FORK: Final = (do.create_branch("b0"), do.write("w2", "b", "2", branch=SIDE), do.commit("p2", branch=SIDE), *_STAGED)
+_LONG_GONE: Final = (do.create_branch("b0"), do.delete_branch("b1"), subscribe(), forget_log("f1"), *_STAGED)
+_PAST: Final = (do.write("w1", "a", "1"), do.commit("p1"), do.write("w2", "a", "2"), do.commit("p2"))
 
 
 def _delivering() -> Iterator[Scene]:
     """Deliverers of the same events, one that begins anew, and a cleaner whose clock is ahead."""
     late = client("h", gather("h1"), deliver("v2", late_ms=BUSY_MS))
-    both = client("g", commit("c1"), gather("g1"), deliver("v1")), late
+    both = client("g", do.commit("c1"), gather("g1"), deliver("v1")), late
     yield _scene("committer that delivers, deliverer", *both, before=_STAGED)
     again = client("h", gather("h1"), replay("q1"), deliver("v2", late_ms=BUSY_MS))
     yield _scene("committer that delivers, replayer", both[0], again, before=_STAGED, quick=Quick.NO_FAULT)
     in_vain = client("h", replay_all("q1"), deliver_in_vain("v2"))
     yield _scene("committer that delivers, replayer that fails", both[0], in_vain, before=_STAGED, quick=Quick.NO_FAULT)
-    removing = (commit("c1"), gather("g1"), clean_events("k1"), write("w8", "x", "8"), commit("c2"))
+    removing = (do.commit("c1"), gather("g1"), clean_events("k1"), do.write("w8", "x", "8"), do.commit("c2"))
     removes = client("c", *removing)
-    early = client("c", commit("c1"), clean_events("k1"))
+    early = client("c", do.commit("c1"), clean_events("k1"))
     yield _scene("committer that removes events early, gatherer", early, client("g", gather("g2")), before=_STAGED)
     g = client("g", gather("g2"))
     yield _scene("committer that removes events, gatherer", removes, g, before=_STAGED, quick=Quick.NO_LOSS)
-    late_removal = client("c", commit("c1"), gather("g1"), write("w8", "x", "8"), commit("c2"), clean_events("k1"))
+    late_removal = client(
+        "c", do.commit("c1"), gather("g1"), do.write("w8", "x", "8"), do.commit("c2"), clean_events("k1")
+    )
     reader = client("v", deliver("v1"))
     yield _scene(
         "committer that removes events, gatherer, deliverer",
@@ -333,35 +326,38 @@ def _delivering() -> Iterator[Scene]:
         before=_STAGED,
         quick=Quick.NO_FAULT,
     )
-    goes_on = client("c", *removing, write("w9", "x", "9"), commit("c3"), gather("g3"))
+    goes_on = client("c", *removing, do.write("w9", "x", "9"), do.commit("c3"), gather("g3"))
     yield _scene("committer of three that removes events, gatherer", goes_on, g, before=_STAGED, quick=Quick.NO_FAULT)
 
 
 def _coming_and_going() -> Iterator[Scene]:
     """Refs that are made, deleted and made again."""
     g, h = client("g", gather("g1")), client("h", gather("h1"))
-    again = client("x", delete_branch("x1"), create_branch("x2"))
-    side = (create_branch("b0"),)
+    again = client("x", do.delete_branch("x1"), do.create_branch("x2"))
+    side = (do.create_branch("b0"),)
     yield _scene("branch made again, gatherer", again, g, before=side)
     yield _scene("branch made again, two gatherers", again, g, h, before=side, quick=Quick.NEVER)
-    x, y = client("x", delete_branch("x1")), client("y", create_branch("y1"), hard_reset("y2", MAIN, branch=SIDE))
+    x = client("x", do.delete_branch("x1"))
+    y = client("y", do.create_branch("y1"), do.hard_reset("y2", MAIN, branch=SIDE))
     yield _scene("deleter, maker that resets, gatherer", x, y, g, before=side, quick=Quick.NO_FAULT)
-    passing, maker = client("x", create_branch("x1"), delete_branch("x2")), client("y", create_branch("y1"))
+    passing, maker = client("x", do.create_branch("x1"), do.delete_branch("x2")), client("y", do.create_branch("y1"))
     yield _scene("branch that comes and goes, maker of it, gatherer", passing, maker, g, quick=Quick.NO_FAULT)
-    own = client("x", look("l0"), create_branch("x1"), delete_branch("x2"), look("l1"), create_branch("x3"), look("l2"))
+    own = client(
+        "x", look("l0"), do.create_branch("x1"), do.delete_branch("x2"), look("l1"), do.create_branch("x3"), look("l2")
+    )
     yield _scene("branch made again by a process that looks at its own, gatherer", own, g, quick=Quick.NO_FAULT)
-    tags = client("x", create_tag("x1", MAIN), delete_tag("x2"), create_tag("x3", MAIN))
+    tags = client("x", do.create_tag("x1", MAIN), do.delete_tag("x2"), do.create_tag("x3", MAIN))
     yield _scene("tag made again, gatherer", tags, g)
 
 
 def _beginning() -> Iterator[Scene]:
     """Subscribers that come meanwhile, one slower than another."""
-    c = client("c", commit("c1"))
-    s = client("s", subscribe(), write("w9", "x", "9"), commit("c9"))
+    c = client("c", do.commit("c1"))
+    s = client("s", subscribe(), do.write("w9", "x", "9"), do.commit("c9"))
     yield _later("committer, subscriber that commits", c, s, quick=Quick.NO_FAULT)
-    slow, branches = client("t", subscribe("also")), client("x", create_branch("x1"), delete_branch("x2"))
+    slow, branches = client("t", subscribe("also")), client("x", do.create_branch("x1"), do.delete_branch("x2"))
     yield _later("branch made, two subscribers", branches, client("s", subscribe()), slow, quick=Quick.NEVER)
-    then = client("s", subscribe(), commit("c9"))
+    then = client("s", subscribe(), do.commit("c9"))
     yield _later("slow subscriber, subscriber that commits", slow, then)
 
 
@@ -387,10 +383,10 @@ def _dropping() -> Iterator[Scene]:
     """Marks of refs that are long gone are dropped, beside gatherers; the branch of one of them may come again."""
     d, g = client("d", drop("d1")), client("g", gather("g1"))
     twice, e = client("d", drop("d1"), drop("d2")), client("e", drop("e1"))
-    moves = client("c", commit("c1"), gather("g0"))
-    again = client("x", _much_later(create_branch("x1")), delete_branch("x2"), gather("g0"))
+    moves = client("c", do.commit("c1"), gather("g0"))
+    again = client("x", _much_later(do.create_branch("x1")), do.delete_branch("x2"), gather("g0"))
     for name, actors, quick in (
-        ("committer, dropper, gatherer", (client("c", commit("c1")), d, g), Quick.NO_FAULT),
+        ("committer, dropper, gatherer", (client("c", do.commit("c1")), d, g), Quick.NO_FAULT),
         ("committer that gathers, dropper of two, gatherer", (moves, twice, g), Quick.NEVER),
         ("dropper of two, dropper", (twice, e), Quick.NO_FAULT),
         ("branch that is long gone comes again, dropper", (again, d), Quick.NO_FAULT),
@@ -439,9 +435,7 @@ async def move_run(repo: Versions, state: RunState) -> None:
         await _book(repo).move(RUN, state)
 
 
-@doing("clean")
-async def certify_run(repo: Versions) -> None:
-    await _book(repo).note_certified(RUN)
+certify_run = doing("clean")(lambda repo: _book(repo).note_certified(RUN))
 
 
 @doing("clean")

@@ -28,52 +28,13 @@ from sim.ports.files import ranges_of, sublists_of
 from sim.ports.ports import SimPorts
 from sim.ports.scene import Quick, Scene
 
+from . import deeds as do
 from .collecting import FENCING, PRIVATE_BESIDE_TREES, Collecting
-from .deeds import (
-    apply_one,
-    apply_planned,
-    behind,
-    clean_records,
-    close,
-    committed_run,
-    copy,
-    create_branch,
-    expire,
-    fill,
-    hand_out,
-    hard_reset,
-    link_issued,
-    metadata_run,
-    plan_only,
-    purge,
-    restore,
-    resume,
-    revert,
-    set_rules,
-    strand,
-    strand_merge,
-    uncommitted_run,
-)
-from .scenes import (
-    FAR_FUTURE_MS,
-    MAIN,
-    NARROW,
-    SIDE,
-    WIDE,
-    Do,
-    client,
-    commit,
-    delete,
-    merge,
-    reset,
-    scene,
-    upload,
-    versions,
-    write,
-)
+from .doing import FAR_FUTURE_MS, MAIN, NARROW, SIDE, WIDE, Do, versions
+from .scenes import client, scene
 
-RULED: Final = set_rules("q0", "1d")
-PAST: Final = (upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED)
+RULED: Final = do.set_rules("q0", "1d")
+PAST: Final = (do.upload("w1", "a", "1"), do.commit("p1"), do.upload("w2", "a", "2"), do.commit("p2"), RULED)
 """A commit whose object is replaced by the next, and rules by which it goes ten days later."""
 
 
@@ -111,50 +72,50 @@ _GOES_ON: Final = Mode.AUTOMATIC
 
 def optimised(name: str, **how: Any) -> Do:
     """A run that goes on from what the last one saved, if there is one."""
-    return uncommitted_run(name, mode=_GOES_ON, **how)
+    return do.uncommitted_run(name, mode=_GOES_ON, **how)
 
 
 def _optimised(name: str, *actors: Actor, before: Sequence[Do], is_first: bool = False) -> Scene:
     """`before` ends with the run that the others go on from, unless theirs is the first."""
-    past = before if is_first else [*before, close("x0"), optimised("p0")]
+    past = before if is_first else [*before, do.close("x0"), optimised("p0")]
     made = scene(name, *actors, before=past)
     return replace(made, tidy=_tidy_by_optimised, tidy_checks=(an_optimised_run_finds_all,))
 
 
 def optimised_scenes() -> Iterator[Scene]:
-    r, c = client("r", optimised("r1")), client("c", commit("c1"))
-    kept = [upload("w0", "a", "0")]
+    r, c = client("r", optimised("r1")), client("c", do.commit("c1"))
+    kept = [do.upload("w0", "a", "0")]
     yield _optimised("committer, optimised run", c, r, before=kept)
-    late_c = client("c", behind("b1"), commit("c1"))
+    late_c = client("c", do.behind("b1"), do.commit("c1"))
     yield _optimised("committer behind the clock, optimised run", late_c, r, before=kept)
-    w = client("w", upload("w2", "a", "2"), close("x2"))
+    w = client("w", do.upload("w2", "a", "2"), do.close("x2"))
     yield _optimised("uploader that closes, optimised run", w, r, before=kept)
-    late_w = client("w", behind("b1"), upload("w2", "b", "2"), delete("d2", "b"), close("x2"))
+    late_w = client("w", do.behind("b1"), do.upload("w2", "b", "2"), do.delete("d2", "b"), do.close("x2"))
     yield _optimised("uploader behind the clock, optimised run", late_w, r, before=kept)
-    deleter = client("d", delete("d2", "a"))
+    deleter = client("d", do.delete("d2", "a"))
     yield _optimised("deleter, committer, optimised run", deleter, c, r, before=kept)
     twice = client("r", optimised("r1"), optimised("r2"))
     yield _optimised("deleter, two optimised runs", deleter, twice, before=kept)
     # An address that was handed out, in a slice that was listed before bytes came.
-    out = [hand_out("i0")]
-    late = client("l", fill("f1"), link_issued("w2", "a", "2"), delete("d2", "a"))
+    out = [do.hand_out("i0")]
+    late = client("l", do.fill("f1"), do.link_issued("w2", "a", "2"), do.delete("d2", "a"))
     yield _optimised("late linker that deletes, optimised run", late, r, before=out)
-    expirer = client("l", fill("f1"), expire("e1"), clean_records("k1"))
+    expirer = client("l", do.fill("f1"), do.expire("e1"), do.clean_records("k1"))
     yield _optimised("late client that expires, optimised run", expirer, r, before=out)
     yield _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
     # An address in a slice that is fenced while it is handed out.
-    links = (link_issued("w2", "a", "2"), delete("d2", "a"))
-    issuer = client("l", upload("w1", "b", "1"), hand_out("i1"), fill("f1"), *links)
+    links = (do.link_issued("w2", "a", "2"), do.delete("d2", "a"))
+    issuer = client("l", do.upload("w1", "b", "1"), do.hand_out("i1"), do.fill("f1"), *links)
     fencing = client("r", optimised("r1", options=FENCING, days=1))
     # The last run goes on from what this one saved, which is of a day later: only so is the slice not listed again.
     name = "issuer that links and deletes, optimised run that fences"
     yield _optimised(name, issuer, fencing, before=kept).also(others_look=True)
     # Committed before the base, in a slice that closes after it: only what was saved knows.
-    old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2", is_elsewhere=True)]
-    yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old)
+    old = [*kept, do.close("x1"), do.upload("w1", "b", "1"), do.commit("p1"), optimised("p2", is_elsewhere=True)]
+    yield _optimised("closer, optimised run", client("w", do.upload("w2", "c", "2")), r, before=old)
     # A rename between two readings.
-    source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
-    mover = client("w", copy("w2", "z", "a", "2", ref=SIDE), delete("d2", "z", branch=SIDE))
+    source = [do.create_branch("b0"), do.upload("w1", "z", "1", branch=SIDE)]
+    mover = client("w", do.copy("w2", "z", "a", "2", ref=SIDE), do.delete("d2", "z", branch=SIDE))
     yield _optimised("copier that deletes, optimised run", mover, r, before=source)
 
 
@@ -204,64 +165,64 @@ def deferring(made: Scene, *checks: Check, due: Sequence[bytes] = (), erased: by
 
 
 DEFERRED: Final = (
-    upload("v1", "a", "1"),
-    commit("p1"),
-    delete("v2", "a"),
-    commit("p2"),
+    do.upload("v1", "a", "1"),
+    do.commit("p1"),
+    do.delete("v2", "a"),
+    do.commit("p2"),
     RULED,
-    committed_run("q1", window="7d"),
+    do.committed_run("q1", window="7d"),
 )
 """Until its window is over, a run holds an object that was at `a`."""
 
 
 def restoring_scenes() -> Iterator[Scene]:
-    b0, bytes_ = upload("u0", "b", "0"), b"1"
-    x = client("x", restore("x1", content=bytes_))
-    back = client("x", restore("x1", content=bytes_), again=[restore("x2", content=bytes_)])
-    c, p, r = client("c", commit("c1")), client("p", purge("p9")), client("r", uncommitted_run("r1"))
+    b0, bytes_ = do.upload("u0", "b", "0"), b"1"
+    x = client("x", do.restore("x1", content=bytes_))
+    back = client("x", do.restore("x1", content=bytes_), again=[do.restore("x2", content=bytes_)])
+    c, p, r = client("c", do.commit("c1")), client("p", do.purge("p9")), client("r", do.uncommitted_run("r1"))
 
     def beside(name: str, *actors: Actor, quick: Quick | None = None) -> Scene:
         return deferring(scene(name, *actors, before=DEFERRED, staged=[b0], quick=quick))
 
     yield beside("restorer, purger", back, p)
     yield beside("restorer, committer", x, c)
-    over = client("x", restore("x1", content=bytes_, overwrite=True))
+    over = client("x", do.restore("x1", content=bytes_, overwrite=True))
     yield beside("restorer that overwrites, committer", over, c)
-    yield beside("restorer, resetter", x, client("s", reset("s1")))
-    yield beside("restorer, uploader", x, client("w", upload("w1", "a", "w")))
-    yield beside("restorer, writer, committer", x, client("w", write("w1", "a", "w")), c, quick=Quick.NO_FAULT)
-    yield beside("two restorers", x, client("y", restore("y1", content=bytes_)))
+    yield beside("restorer, resetter", x, client("s", do.reset("s1")))
+    yield beside("restorer, uploader", x, client("w", do.upload("w1", "a", "w")))
+    yield beside("restorer, writer, committer", x, client("w", do.write("w1", "a", "w")), c, quick=Quick.NO_FAULT)
+    yield beside("two restorers", x, client("y", do.restore("y1", content=bytes_)))
     yield beside("restorer, purger, run", x, p, r)
     # Of what a run defers just now, and may be deferring twice.
-    t, z = client("r", committed_run("r1", window="7d")), client("z", resume("z1"))
-    made = [*PAST, plan_only("q1", RunKind.COMMITTED)]
-    first = client("r", apply_planned("r1", window="7d"))
+    t, z = client("r", do.committed_run("r1", window="7d")), client("z", do.resume("z1"))
+    made = [*PAST, do.plan_only("q1", RunKind.COMMITTED)]
+    first = client("r", do.apply_planned("r1", window="7d"))
     twice = scene("run that defers, another apply of it", first, z, before=made, others_look=True)
     yield deferring(twice, bytes_are_there("1", "2"))
-    u = client("u", uncommitted_run("u1"))
+    u = client("u", do.uncommitted_run("u1"))
     other = scene("run that defers, run of uncommitted data", t, u, before=PAST, others_look=True)
     yield deferring(other, bytes_are_there("1", "2"))
-    p, q = client("p", apply_one("p1", 0, window="7d")), client("q", apply_one("q3", 1))
+    p, q = client("p", do.apply_one("p1", 0, window="7d")), client("q", do.apply_one("q3", 1))
     yield deferring(scene("run that defers, run that deletes", p, q, before=_TWO_PLANS))
-    found = client("x", restore("x1", key="a", content=b"1", overwrite=True))
+    found = client("x", do.restore("x1", key="a", content=b"1", overwrite=True))
     made_scene = scene("restorer, run that defers", found, first, before=made, others_look=True)
     yield deferring(made_scene, bytes_are_there("1"))
 
 
 _TWO_PLANS: Final = (
-    upload("w1", "a", "1"),
-    delete("d1", "a"),
-    close("x1"),
-    plan_only("q1", RunKind.UNCOMMITTED),
-    plan_only("q2", RunKind.UNCOMMITTED),
+    do.upload("w1", "a", "1"),
+    do.delete("d1", "a"),
+    do.close("x1"),
+    do.plan_only("q1", RunKind.UNCOMMITTED),
+    do.plan_only("q2", RunKind.UNCOMMITTED),
 )
 """Of the same object, and neither knows of the other. Where both applies die, each finds the other run begun."""
 
 
 def both_come_back() -> Scene:
     """Let both processes die, and go on with their runs."""
-    p = client("p", apply_one("p1", 0, window="7d"), again=[apply_one("p2", 0)])
-    q = client("q", apply_one("q3", 1), again=[apply_one("q4", 1)])
+    p = client("p", do.apply_one("p1", 0, window="7d"), again=[do.apply_one("p2", 0)])
+    q = client("q", do.apply_one("q3", 1), again=[do.apply_one("q4", 1)])
     return deferring(scene("run that defers, run that deletes, both again", p, q, before=_TWO_PLANS))
 
 
@@ -279,10 +240,10 @@ def metadata_scene(
     async def prepare(ports: SimPorts) -> None:
         repo = versions(ports, real_trees=trees)
         await repo.commits.initialise(MAIN)
-        for do in before:
-            if do.operation.branch == SIDE and len(await repo.context.branches.every()) == 1:
+        for deed in before:
+            if deed.operation.branch == SIDE and len(await repo.context.branches.every()) == 1:
                 await repo.refs.create_branch(SIDE, MAIN)
-            await ports.act(do.operation, do.awaited(repo))
+            await ports.act(deed.operation, deed.awaited(repo))
         await repo.slices.end()
 
     return Scene(
@@ -378,43 +339,43 @@ def unnamed_files_go(ending: Ending) -> None:
 
 
 def metadata_scenes() -> Iterator[Scene]:
-    a1 = write("w1", "a", "1")
-    stranded = [a1, strand("s1")]
-    c, m = real("c", commit("c1")), real("m", metadata_run("m1"))
+    a1 = do.write("w1", "a", "1")
+    stranded = [a1, do.strand("s1")]
+    c, m = real("c", do.commit("c1")), real("m", do.metadata_run("m1"))
     yield metadata_scene("committer, metadata run", c, m, before=stranded)
-    again = real("m", metadata_run("m1"), again=[metadata_run("m2")])
+    again = real("m", do.metadata_run("m1"), again=[do.metadata_run("m2")])
     yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded)
     # A tree without a commit, of ranges that the head names.
-    back = [write("w2", "b", "2"), strand("s1"), write("w3", "c", "3"), commit("p2"), delete("d1", "c")]
+    back = [do.write("w2", "b", "2"), do.strand("s1"), do.write("w3", "c", "3"), do.commit("p2"), do.delete("d1", "c")]
     yield metadata_scene("committer of an old tree, metadata run", c, m, before=[a1, *back])
-    z, planned = real("z", resume("z1")), [*stranded, plan_only("q1", RunKind.METADATA)]
-    first = real("m", apply_planned("m1"))
+    z, planned = real("z", do.resume("z1")), [*stranded, do.plan_only("q1", RunKind.METADATA)]
+    first = real("m", do.apply_planned("m1"))
     yield metadata_scene("committer, metadata run, another apply of it", c, first, z, before=planned)
-    u = real("u", plan_only("u1", RunKind.UNCOMMITTED))
+    u = real("u", do.plan_only("u1", RunKind.UNCOMMITTED))
     yield metadata_scene("committer, metadata run, reader of trees", c, m, u, before=stranded)
-    x, uploaded = real("x", uncommitted_run("x1")), [upload("w1", "a", "1"), strand("s1")]
+    x, uploaded = real("x", do.uncommitted_run("x1")), [do.upload("w1", "a", "1"), do.strand("s1")]
     yield metadata_scene("committer, metadata run, uncommitted run", c, m, x, before=uploaded)
-    d = real("d", commit("d1"))
-    two = [a1, strand("s1"), write("w2", "b", "2"), strand("s2")]
+    d = real("d", do.commit("d1"))
+    two = [a1, do.strand("s1"), do.write("w2", "b", "2"), do.strand("s2")]
     yield metadata_scene("two committers, metadata run", c, d, m, before=two)
-    apart = [write("w0", "z", "t0", branch=SIDE), commit("c0", branch=SIDE)]
-    beside = [*apart, a1, commit("p1"), strand_merge("s1", SIDE)]
-    yield metadata_scene("merger, metadata run", real("g", merge("g1", SIDE)), m, before=beside)
+    apart = [do.write("w0", "z", "t0", branch=SIDE), do.commit("c0", branch=SIDE)]
+    beside = [*apart, a1, do.commit("p1"), do.strand_merge("s1", SIDE)]
+    yield metadata_scene("merger, metadata run", real("g", do.merge("g1", SIDE)), m, before=beside)
     # A plan of committed data that was never applied, whose folder another plan takes.
-    p, t = real("p", apply_one("p1", 0)), real("m", apply_one("m1", 1))
-    unapplied = [upload("w1", "a", "1"), commit("p0"), delete("d0", "a"), commit("p2"), RULED]
-    held = [*unapplied, plan_only("q1", RunKind.COMMITTED), plan_only("q2", RunKind.METADATA)]
+    p, t = real("p", do.apply_one("p1", 0)), real("m", do.apply_one("m1", 1))
+    unapplied = [do.upload("w1", "a", "1"), do.commit("p0"), do.delete("d0", "a"), do.commit("p2"), RULED]
+    held = [*unapplied, do.plan_only("q1", RunKind.COMMITTED), do.plan_only("q2", RunKind.METADATA)]
     yield metadata_scene("applier, metadata run that takes its plan", p, t, before=held, sweeps=True)
     # The first of two commits is swept, and its tree goes, or it is named again before.
-    t = real("t", committed_run("r1"), metadata_run("m1"))
-    h = real("h", hard_reset("h1", "main~1"), write("w3", "b", "3"), commit("c1"))
+    t = real("t", do.committed_run("r1"), do.metadata_run("m1"))
+    h = real("h", do.hard_reset("h1", "main~1"), do.write("w3", "b", "3"), do.commit("c1"))
     yield metadata_scene("resetter that commits, both runs", h, t, before=PAST, sweeps=True)
-    v = real("v", revert("v1", "main"))
+    v = real("v", do.revert("v1", "main"))
     yield metadata_scene("reverter, both runs", v, t, before=PAST, sweeps=True)
     # Wide trees: what the committer writes and the merger keeps are sublists of trees that the run takes apart.
-    wide_c, wide_m = real("c", commit("c1"), trees=WIDE), real("m", metadata_run("m1"), trees=WIDE)
+    wide_c, wide_m = real("c", do.commit("c1"), trees=WIDE), real("m", do.metadata_run("m1"), trees=WIDE)
     yield metadata_scene("committer, metadata run, wide trees", wide_c, wide_m, before=[a1, *back], trees=WIDE)
-    wide_g = real("g", merge("g1", SIDE), trees=WIDE)
+    wide_g = real("g", do.merge("g1", SIDE), trees=WIDE)
     yield metadata_scene("merger, metadata run, wide trees", wide_g, wide_m, before=beside, trees=WIDE)
 
 

@@ -48,7 +48,7 @@ from sim.ports.ports import SimObjectStore, SimPorts, SimStore
 from sim.ports.scene import Program, Quick, Scene
 from sim.ports.trees import SimTrees
 
-from .scenes import entry_of, note
+from .doing import entry_of, note
 
 NAME: Final = "lake"
 OLD_MS: Final = 10_000_000

@@ -19,53 +19,11 @@ from sim.worlds.moves import move
 from sim.worlds.multipart import send, with_parts
 from sim.worlds.undoing import undo
 
+from . import deeds as do
 from .collecting import FENCING, OPTIONS, PAGED, PRIVATE_BESIDE_TREES
-from .deeds import (
-    cherry_pick,
-    close,
-    collect,
-    committed_run,
-    copy,
-    create_branch,
-    create_tag,
-    delete_branch,
-    delete_tag,
-    fence,
-    hard_reset,
-    link,
-    metadata_run,
-    purge,
-    read_bytes,
-    read_listed,
-    reset_object,
-    reset_prefix,
-    restore,
-    resume,
-    revert,
-    set_rules,
-    strand,
-    uncommitted_run,
-    undelete_branch,
-    undelete_tag,
-)
+from .doing import FAR_FUTURE_MS, MAIN, SIDE, Do
 from .flows import DEFERRED, RULED, deferring, optimised
-from .scenes import (
-    FAR_FUTURE_MS,
-    MAIN,
-    SIDE,
-    Do,
-    clean,
-    client,
-    commit,
-    delete,
-    merge,
-    read,
-    reset,
-    scene,
-    server,
-    upload,
-    write,
-)
+from .scenes import client, scene, server
 
 SWARM_FAULTS: Final = Faults(
     refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.007, late=0.006, delay=0.02, echo=0.2, clock_jump=0.01
@@ -104,7 +62,7 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
         names = [f"{name}{count}" for count in range(rng.randint(1, 3))]
         deeds = [drawing.drawn(one) for one in names]
         if is_hard:
-            deeds = [hard(do) if do.operation.kind in _LETTING_GO else do for do in deeds]
+            deeds = [hard(deed) if deed.operation.kind in _LETTING_GO else deed for deed in deeds]
         if len(deeds) == 3 and rng.random() < 0.5:
             clients.append(server(name, deeds[:1], deeds[1:]))
             continue
@@ -120,7 +78,7 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
         for name in "no":
             deeds = [_drawn_further(further, f"{name}{count}", paths, deferred=restores) for count in range(3)]
             clients.append(client(name, *deeds[:2], again=deeds[2:]))
-    put = upload if has_due else write
+    put = do.upload if has_due else do.write
     committed = [put("w0", paths[0], "w0"), put("v0", paths[-1], "v0")][: rng.randint(1 if has_due else 0, 2)]
     made = scene(
         f"swarm {drawn_from}",
@@ -132,7 +90,7 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
             *(_DEFERRED_BY_POLICY if restores_due else ()),
         ],
         committed=committed,
-        beside=[write("t0", "z", "t0", branch=SIDE)],
+        beside=[do.write("t0", "z", "t0", branch=SIDE)],
         staged=[put("u0", paths[0], rng.choice(("u0", "w0")))],
         clocks_agree=clocks_agree,
         # A move may take its tombstone back, too, from a token that a commit has read.
@@ -158,9 +116,9 @@ DEFERRED_DUE: Final = "ab"
 _NOTHING_DUE: Final = b'{"due": {"prefix": "q", "days": 1}}'
 _EVER_DUE: Final = (DUE, DEFERRED_DUE.encode())
 _DEFERRED_BY_POLICY: Final = (
-    upload("v1", DEFERRED_DUE, "1"),
-    commit("v2"),
-    collect("v3", RunKind.LIFECYCLE, window="7d"),
+    do.upload("v1", DEFERRED_DUE, "1"),
+    do.commit("v2"),
+    do.collect("v3", RunKind.LIFECYCLE, window="7d"),
 )
 _PATHS: Final = "xxy"
 """A client draws one of these. Of the first path there is a committed version that it may write again."""
@@ -205,7 +163,7 @@ def _moved(rng: random.Random, name: str, paths: str) -> tuple[Do, Do]:
 
 
 def _worked(*deeds: Do) -> Sequence[Do]:
-    return [do.called("hard delete") for do in deeds]
+    return [deed.called("hard delete") for deed in deeds]
 
 
 _LETTING_GO: Final = frozenset({"write", "delete", "reset_object"})
@@ -225,64 +183,64 @@ class _Drawing:
     def drawn(self, name: str) -> Do:
         key = self.rng.choice(self.paths)
         kind = self.rng.choices(list(self.kinds), list(self.kinds.values()))[0]
-        do = _MADE[kind](self, name, key)
-        return do if kind == "side" else do.called("uncommitted run" if kind == "run" else kind)
+        deed = _MADE[kind](self, name, key)
+        return deed if kind == "side" else deed.called("uncommitted run" if kind == "run" else kind)
 
     def is_hit(self, share: float) -> bool:
         return self.rng.random() < share
 
     def written(self, name: str, key: str) -> Do:
         """Write, now and then what may be there already: a write that changes nothing."""
-        return write(name, key, name if self.is_hit(0.8) else {self.paths[0]: "w0", self.paths[-1]: "v0"}[key])
+        return do.write(name, key, name if self.is_hit(0.8) else {self.paths[0]: "w0", self.paths[-1]: "v0"}[key])
 
     def read(self, name: str, key: str) -> Do:
         if self.is_graceful and self.is_hit(0.5):
-            return read_bytes(name, key)
-        return read(name, key) if self.is_hit(0.7) else read_listed(name, key)
+            return do.read_bytes(name, key)
+        return do.read(name, key) if self.is_hit(0.7) else do.read_listed(name, key)
 
     def copied(self, name: str, key: str) -> Do:
         """Copy what is staged or committed, here or on the other branch; or what is not there."""
         first, second = self.paths[0], self.paths[-1]
         source, ref = self.rng.choice(((first, "main"), (second, "main"), ("z", SIDE), (first, "main~1")))
-        return copy(name, source, key, name, ref=ref)
+        return do.copy(name, source, key, name, ref=ref)
 
     def run(self, name: str, _: str) -> Do:
         options = self.rng.choices((FENCING, PAGED, OPTIONS), (0.3, 0.2, 0.5))[0]
-        return uncommitted_run(name, options=options, has_grace=self.is_graceful)
+        return do.uncommitted_run(name, options=options, has_grace=self.is_graceful)
 
     def lifecycle(self, name: str, *, window: str | None = None) -> Do:
-        return collect(name, RunKind.LIFECYCLE, window=window, has_grace=self.is_graceful)
+        return do.collect(name, RunKind.LIFECYCLE, window=window, has_grace=self.is_graceful)
 
     def cleaned(self, name: str, _: str) -> Do:
-        return clean(name, late_ms=0 if self.clocks_agree else self.rng.choice((0, FAR_FUTURE_MS)))
+        return do.clean(name, late_ms=0 if self.clocks_agree else self.rng.choice((0, FAR_FUTURE_MS)))
 
 
 _MADE: Final[dict[str, Callable[[_Drawing, str, str], Do]]] = {
     "write": _Drawing.written,
-    "upload": lambda _, name, key: upload(name, key, name),
-    "commit": lambda _, name, __: commit(name),
+    "upload": lambda _, name, key: do.upload(name, key, name),
+    "commit": lambda _, name, __: do.commit(name),
     "read": _Drawing.read,
-    "delete": lambda _, name, key: delete(name, key),
+    "delete": lambda _, name, key: do.delete(name, key),
     "clean": _Drawing.cleaned,
-    "merge": lambda _, name, __: merge(name, SIDE),
-    "reset": lambda _, name, __: reset(name),
-    "link": lambda _, name, key: link(name, key, name),
+    "merge": lambda _, name, __: do.merge(name, SIDE),
+    "reset": lambda _, name, __: do.reset(name),
+    "link": lambda _, name, key: do.link(name, key, name),
     "copy": _Drawing.copied,
-    "fence": lambda _, name, __: fence(name),
+    "fence": lambda _, name, __: do.fence(name),
     "run": _Drawing.run,
     "optimised run": lambda _, name, __: optimised(name),
-    "metadata run": lambda drawing, name, _: metadata_run(name) if drawing.is_hit(0.7) else strand(name),
-    "resume": lambda _, name, __: resume(name),
-    "tag": lambda drawing, name, _: create_tag(name, drawing.rng.choice(("main", "main~1", f"{SIDE}~1"))),
-    "restore": lambda drawing, name, _: restore(name, content=b"1", overwrite=drawing.is_hit(0.5)),
-    "restore of what was due": lambda drawing, name, _: restore(
+    "metadata run": lambda drawing, name, _: do.metadata_run(name) if drawing.is_hit(0.7) else do.strand(name),
+    "resume": lambda _, name, __: do.resume(name),
+    "tag": lambda drawing, name, _: do.create_tag(name, drawing.rng.choice(("main", "main~1", f"{SIDE}~1"))),
+    "restore": lambda drawing, name, _: do.restore(name, content=b"1", overwrite=drawing.is_hit(0.5)),
+    "restore of what was due": lambda drawing, name, _: do.restore(
         name, key=DEFERRED_DUE, content=b"1", overwrite=drawing.is_hit(0.5)
     ),
-    "run deferring": lambda _, name, __: committed_run(name, window="7d"),
-    "purge": lambda _, name, __: purge(name),
-    "rules": lambda drawing, name, _: set_rules(name, drawing.rng.choice(("4d", "20d"))),
-    "committed run": lambda _, name, __: committed_run(name),
-    "reset object": lambda _, name, key: reset_object(name, key),
+    "run deferring": lambda _, name, __: do.committed_run(name, window="7d"),
+    "purge": lambda _, name, __: do.purge(name),
+    "rules": lambda drawing, name, _: do.set_rules(name, drawing.rng.choice(("4d", "20d"))),
+    "committed run": lambda _, name, __: do.committed_run(name),
+    "reset object": lambda _, name, key: do.reset_object(name, key),
     "lifecycle run": lambda drawing, name, _: drawing.lifecycle(name),
     "lifecycle run deferring": lambda drawing, name, _: drawing.lifecycle(name, window="7d"),
     # By the second one nothing is due that any path has.
@@ -299,33 +257,33 @@ def _drawn_further(rng: random.Random, name: str, paths: str, *, deferred: bool)
     match rng.randrange(9 if deferred else 8):
         case 0 | 1:
             # Of equal content, too: that of another client's is no own one.
-            return upload(name, key, "e0" if equal else name, if_none_match=True).called(CREATES)
+            return do.upload(name, key, "e0" if equal else name, if_none_match=True).called(CREATES)
         case 2:
-            return upload(name, key, "e0" if equal else name, if_match=rng.choice(("w0", "e0")))
+            return do.upload(name, key, "e0" if equal else name, if_match=rng.choice(("w0", "e0")))
         case 3:
             return send(name, key)
         case 4:
-            return reset_prefix(name, key if equal else "")
+            return do.reset_prefix(name, key if equal else "")
         case 5:
-            return delete_branch(name)
+            return do.delete_branch(name)
         case 6:
-            return undelete_branch(name)
+            return do.undelete_branch(name)
         case 7:
-            return rng.choice((create_tag(name, MAIN), delete_tag(name), undelete_tag(name)))
+            return rng.choice((do.create_tag(name, MAIN), do.delete_tag(name), do.undelete_tag(name)))
     return undo(name)
 
 
 def _drawn_beside(rng: random.Random, name: str) -> Do:
     """Do something on the other branch. Only its own path is written there, and its head may move anywhere."""
     deeds: tuple[Callable[[], Do], ...] = (
-        lambda: delete_branch(name),
-        lambda: create_branch(name),
-        lambda: hard_reset(name, rng.choice(("main", "main~1", f"{SIDE}~1")), branch=SIDE, force=rng.random() < 0.5),
-        lambda: upload(name, "z", name, branch=SIDE),
-        lambda: delete(name, "z", branch=SIDE),
-        lambda: commit(name, branch=SIDE),
-        lambda: cherry_pick(name, rng.choice(("main", "main~1")), branch=SIDE),
-        lambda: revert(name, SIDE, branch=SIDE),
-        lambda: close(name),
+        lambda: do.delete_branch(name),
+        lambda: do.create_branch(name),
+        lambda: do.hard_reset(name, rng.choice(("main", "main~1", f"{SIDE}~1")), branch=SIDE, force=rng.random() < 0.5),
+        lambda: do.upload(name, "z", name, branch=SIDE),
+        lambda: do.delete(name, "z", branch=SIDE),
+        lambda: do.commit(name, branch=SIDE),
+        lambda: do.cherry_pick(name, rng.choice(("main", "main~1")), branch=SIDE),
+        lambda: do.revert(name, SIDE, branch=SIDE),
+        lambda: do.close(name),
     )
     return rng.choice(deeds)()

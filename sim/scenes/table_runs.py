@@ -19,9 +19,10 @@ from sim.checkers.views import View
 from sim.ports.scene import Scene
 from sim.worlds.lifecycle import set_policy
 
-from .deeds import collect, committed_run, delete_branch, uncommitted_run
+from . import deeds as do
+from .doing import MAIN, SIDE, Do, note
 from .flows import RULED
-from .scenes import MAIN, SIDE, Do, client, note
+from .scenes import client
 from .tables import (
     BEFORE,
     FOLDER,
@@ -55,7 +56,7 @@ def table_run_scenes() -> Iterator[Scene]:
 
 
 def _uncommitted_scenes() -> Iterator[Scene]:
-    run, staged = client("r", uncommitted_run("r1")), [write_files("f1", "u/new")]
+    run, staged = client("r", do.uncommitted_run("r1")), [write_files("f1", "u/new")]
     names = commit_table("t1", "u/1", over="u/0", files=["u/new"])
     yield _scene("engine, uncommitted run", client("e", names), run, staged=staged)
     yield _scene("engine that writes, uncommitted run", client("e", write_files("f1", "u/new"), names), run)
@@ -64,7 +65,7 @@ def _uncommitted_scenes() -> Iterator[Scene]:
 
 def _committed_scenes() -> Iterator[Scene]:
     """Let the rules take commits whose table had a file that `main` does not name any more."""
-    run = client("r", committed_run("r1"))
+    run = client("r", do.committed_run("r1"))
     before = [*BEFORE, commit_table("t1", "u/1", over="u/0", removed=["u/a"]), RULED]
     again = client("e", commit_table("t2", "u/2", over="u/1", files=["u/a"]))
     yield _scene("engine that names a file again, committed run", again, run, before=before)
@@ -76,7 +77,7 @@ def _lifecycle_scenes() -> Iterator[Scene]:
     """Let a policy take a file of a table while another table comes to name it."""
     had = commit_table("t1", "u/1", over="u/0", files=["u/old"])
     before = [*BEFORE, write_files("f1", "u/9"), had, settle("s1"), _POLICY]
-    run = client("r", collect("r1", RunKind.LIFECYCLE))
+    run = client("r", do.collect("r1", RunKind.LIFECYCLE))
     second = client("e", register("t2", "u/9", ["u/a", "u/old"]))
     made = _due(_scene("engine that makes a second table of a file, lifecycle run", second, run, before=before))
     yield made.also(a_plan_names_what_it_breaks)
@@ -88,13 +89,13 @@ def _appending_scenes() -> Iterator[Scene]:
     """Let a merge append what its source appended, and delete the source's branch, beside a run of each kind."""
     both = [commit_table("t1", "u/1", over="u/0", files=["u/new"])]
     for what, run, before, files in (
-        ("uncommitted run", uncommitted_run("r1"), [], ["u/more"]),
-        ("committed run", committed_run("r1"), [RULED], ["u/more"]),
-        ("lifecycle run", collect("r1", RunKind.LIFECYCLE), [_POLICY], ["u/more"]),
+        ("uncommitted run", do.uncommitted_run("r1"), [], ["u/more"]),
+        ("committed run", do.committed_run("r1"), [RULED], ["u/more"]),
+        ("lifecycle run", do.collect("r1", RunKind.LIFECYCLE), [_POLICY], ["u/more"]),
         # No table names the second file: that a source does is seen at its branch.
-        ("pruning run", collect("r1", RunKind.PRUNING, days=10), [], ["u/more", "u/old"]),
+        ("pruning run", do.collect("r1", RunKind.PRUNING, days=10), [], ["u/more", "u/old"]),
     ):
-        appends = client("m", merge_appending("m1", SIDE, files), delete_branch("d1"))
+        appends = client("m", merge_appending("m1", SIDE, files), do.delete_branch("d1"))
         ready = [*BEFORE, write_files("f1", "u/new", "u/more"), settle("s1"), *before]
         runs = client("r", run)
         made = _scene(f"merger that appends, {what}", appends, runs, before=ready, beside=_PARTED, staged=both)

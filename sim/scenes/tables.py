@@ -34,9 +34,11 @@ from lakebed.versions import (
 from sim.checkers.reachable import histories, nothing_reachable_is_deleted
 from sim.checkers.views import View
 from sim.ports.scene import Scene
-from sim.scenes.deeds import collect, copy, create_branch, resume, revert
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, merge, note, put_bytes, scene, upload
 from sim.worlds.undoing import undo
+
+from . import deeds as do
+from .doing import MAIN, SIDE, Do, doing, note, put_bytes
+from .scenes import client, scene
 
 TABLE: Final = TableName(("n",), "t")
 FOLDER: Final = TABLE.folder
@@ -129,8 +131,8 @@ def _settings(repo: Versions) -> Settings:
 
 
 BEFORE: Final = [
-    upload("w0", "n/namespace.json", "n"),
-    commit("p0"),
+    do.upload("w0", "n/namespace.json", "n"),
+    do.commit("p0"),
     begin("b0"),
     write_files("f0", "u/a", "u/old"),
     commit_table("t0", "u/0", over=None, files=["u/a"]),
@@ -140,21 +142,21 @@ BEFORE: Final = [
 
 
 def table_scenes() -> Iterator[Scene]:
-    run = client("r", collect("r1", RunKind.PRUNING, days=10))
+    run = client("r", do.collect("r1", RunKind.PRUNING, days=10))
     late = client("e", commit_table("t1", "u/1", over="u/0", files=["u/old"]))
     yield table_scene("engine that names an old file, pruning run", late, run)
-    back = client("r", collect("r1", RunKind.PRUNING, days=10), again=[resume("r2")])
+    back = client("r", do.collect("r1", RunKind.PRUNING, days=10), again=[do.resume("r2")])
     yield table_scene("engine that names an old file, pruning run that comes back", late, back)
-    deferring = client("r", collect("r1", RunKind.PRUNING, days=10, window="7d"))
+    deferring = client("r", do.collect("r1", RunKind.PRUNING, days=10, window="7d"))
     yield table_scene("engine that names an old file, pruning run that defers", late, deferring)
-    copier = client("c", copy("c1", "u/old", "b", "3", ref=TABLES))
+    copier = client("c", do.copy("c1", "u/old", "b", "3", ref=TABLES))
     yield table_scene("copier of an old file, pruning run", copier, run)
     settled = client("k", settle("s2"))
     staged = [write_files("f1", "u/new")]
     yield table_scene("settler, pruning run", settled, run, staged=staged)
     # One run waits for its window, and another has ended: upkeep removes what that one took.
-    deferred = [*BEFORE, collect("q1", RunKind.PRUNING, days=10, window="7d")]
-    deferred += [write_files("f1", "u/more"), settle("s1"), collect("q2", RunKind.PRUNING, days=10)]
+    deferred = [*BEFORE, do.collect("q1", RunKind.PRUNING, days=10, window="7d")]
+    deferred += [write_files("f1", "u/more"), settle("s1"), do.collect("q2", RunKind.PRUNING, days=10)]
     undone = client("u", undo("u1"))
     undoing = table_scene("settler, undoer of a pruning run", settled, undone, before=deferred)
     yield undoing.also(undone_files_are_back)
@@ -179,7 +181,7 @@ def _writing_scenes() -> Iterator[Scene]:
     settled = client("k", settle("s1"))
     yield table_scene("engine, settler", one, settled, staged=files)
     beside = [commit_table("t2", "u/2", over="u/0", files=["u/a"], branch=SIDE)]
-    yield table_scene("engine, merger of a table", one, client("m", merge("m1", SIDE)), beside=beside, staged=files)
+    yield table_scene("engine, merger of a table", one, client("m", do.merge("m1", SIDE)), beside=beside, staged=files)
     # Both sides appended since they parted, and the destination appends once more.
     parted = [*files, write_files("f2", "u/last")]
     parted += [commit_table("t3", "u/3", over="u/0", files=["u/more"], branch=SIDE)]
@@ -190,8 +192,8 @@ def _writing_scenes() -> Iterator[Scene]:
     yield made.also(appended_tables_have_both)
     removing = commit_table("t1", "u/1", over="u/0", files=["u/new"], removed=["u/a"])
     gone = [*BEFORE, write_files("f1", "u/new"), removing]
-    branching = client("h", create_branch("h1", "main~1"))
-    reverting = client("v", revert("v1", MAIN))
+    branching = client("h", do.create_branch("h1", "main~1"))
+    reverting = client("v", do.revert("v1", MAIN))
     yield table_scene("brancher from an old table, reverter of a table", branching, reverting, before=gone)
 
 

@@ -25,34 +25,11 @@ from lakebed.versions import BranchRecord, Commit, DeletedRefRecord, RefKind, Ve
 from sim.checkers.deleted import ONE
 from sim.ports.ports import SimPorts
 from sim.ports.scene import Quick, Scene
-from sim.scenes.deeds import (
-    collect,
-    copy,
-    create_branch,
-    delete_branch,
-    freeze,
-    hard_reset,
-    reset_prefix,
-    uncommitted_run,
-)
+from sim.scenes import deeds as do
+from sim.scenes.doing import MAIN, SIDE, entry_of, note
 from sim.scenes.flows import RULED
-from sim.scenes.processes import in_pages
 from sim.scenes.repositories import NAME, acting, catalog_of, repositories
-from sim.scenes.scenes import (
-    MAIN,
-    SIDE,
-    clean,
-    client,
-    commit,
-    delete,
-    entry_of,
-    merge,
-    note,
-    reset,
-    scene,
-    upload,
-    write,
-)
+from sim.scenes.scenes import client, scene
 
 from .deleted import DAY_MS
 from .moves import move
@@ -302,28 +279,28 @@ def reset_scenes() -> Iterator[Scene]:
 
 
 def _of_a_prefix() -> Iterator[Scene]:
-    staged = [upload("w1", "aa", "1"), upload("w2", "ab", "2"), upload("w3", "b", "3")]
-    past = [write("w0", "aa", "0")]
-    s = client("s", in_pages(reset_prefix("s1", "a")))
-    c, f, k = client("c", commit("c1")), client("f", freeze("f1")), client("k", clean("k1"))
+    staged = [do.upload("w1", "aa", "1"), do.upload("w2", "ab", "2"), do.upload("w3", "b", "3")]
+    past = [do.write("w0", "aa", "0")]
+    s = client("s", do.in_pages(do.reset_prefix("s1", "a")))
+    c, f, k = client("c", do.commit("c1")), client("f", do.freeze("f1")), client("k", do.clean("k1"))
     how: dict[str, Any] = {"staged": staged, "committed": past, "resets_objects": True}
     yield scene("prefix resetter, freezer", s, f, **how)
     yield scene("prefix resetter, committer", s, c, **how, quick=Quick.NO_FAULT)
-    w = client("w", write("w4", "ab", "4"))
+    w = client("w", do.write("w4", "ab", "4"))
     yield scene("prefix resetter, writer, committer", s, w, c, **how, quick=Quick.NEVER)
-    gone = client("w", delete("w4", "ab"))
+    gone = client("w", do.delete("w4", "ab"))
     yield scene("prefix resetter, deleter, freezer", s, gone, f, **how, quick=Quick.NEVER)
     yield scene("prefix resetter, committer, cleaner", s, c, k, **how, quick=Quick.NEVER)
     m = client("m", *move("m1", "aa", "b"))
     yield scene("prefix resetter, mover", s, m, **how, quick=Quick.NO_FAULT)
     yield scene("prefix resetter, mover, freezer", s, m, f, **how, quick=Quick.NEVER)
-    copier = client("h", copy("w5", "aa", "ab", "5"))
-    r = client("r", uncommitted_run("r1"))
+    copier = client("h", do.copy("w5", "aa", "ab", "5"))
+    r = client("r", do.uncommitted_run("r1"))
     yield scene("prefix resetter, copier, run", s, copier, r, **how)
-    resets = client("s", in_pages(reset_prefix("s1", "a")), commit("c9"))
-    old = [upload("w0", "aa", "0"), commit("p0"), RULED]
+    resets = client("s", do.in_pages(do.reset_prefix("s1", "a")), do.commit("c9"))
+    old = [do.upload("w0", "aa", "0"), do.commit("p0"), RULED]
     goes, name = (
-        client("r", commit("c1"), collect("r1", RunKind.COMMITTED), commit("c2")),
+        client("r", do.commit("c1"), do.collect("r1", RunKind.COMMITTED), do.commit("c2")),
         "prefix resetter that commits",
     )
     yield scene(f"{name}, committer that runs", resets, goes, before=old, staged=staged, resets_objects=True)
@@ -331,27 +308,28 @@ def _of_a_prefix() -> Iterator[Scene]:
 
 def _of_a_branch() -> Iterator[Scene]:
     # The first cells say what the head has. Only a later page has a change.
-    past = [write("p1", "a", "1"), commit("p2"), write("p3", "a", "2"), write("p4", "b", "3"), commit("p5")]
-    same, change = [write("w1", "a", "2"), write("w2", "b", "3")], write("w3", "c", "4")
-    gentle = client("h", in_pages(hard_reset("h1", "main~1", force=False)))
-    c, f, w = client("c", commit("c1")), client("f", in_pages(freeze("f1"))), client("w", change)
+    past = [do.write("p1", "a", "1"), do.commit("p2")]
+    past += [do.write("p3", "a", "2"), do.write("p4", "b", "3"), do.commit("p5")]
+    same, change = [do.write("w1", "a", "2"), do.write("w2", "b", "3")], do.write("w3", "c", "4")
+    gentle = client("h", do.in_pages(do.hard_reset("h1", "main~1", force=False)))
+    c, f, w = client("c", do.commit("c1")), client("f", do.in_pages(do.freeze("f1"))), client("w", change)
     yield scene("gentle hard resetter in pages, freezer", gentle, f, before=past, staged=[*same, change])
     yield scene("gentle hard resetter in pages, committer", gentle, c, before=past, staged=[*same, change])
     yield scene("gentle hard resetter in pages, writer", gentle, w, before=past, staged=same)
     name = "gentle hard resetter in pages, writer, freezer"
     yield scene(name, gentle, w, f, before=past, staged=same, quick=Quick.NEVER)
-    forced = client("h", in_pages(hard_reset("h1", "main~1")), in_pages(clean("k1")))
+    forced = client("h", do.in_pages(do.hard_reset("h1", "main~1")), do.in_pages(do.clean("k1")))
     # Of more states than a walk ends with.
     many_states: dict[str, Any] = {"before": past, "staged": [*same, change], "quick": Quick.NEVER}
     yield scene("hard resetter that cleans in pages, committer", forced, c, **many_states)
-    s = client("s", in_pages(reset("s1")), in_pages(clean("k1")))
-    many = [*same, change, upload("w4", "d", "5")]
+    s = client("s", do.in_pages(do.reset("s1")), do.in_pages(do.clean("k1")))
+    many = [*same, change, do.upload("w4", "d", "5")]
     yield scene("resetter that cleans in pages, freezer in pages", s, f, before=past, staged=many, quick=Quick.NO_FAULT)
     yield scene("committer, freezer in pages", c, f, before=past, staged=many)
-    side = [create_branch("b0"), write("t1", "y", "1", branch="side"), write("t2", "z", "2", branch="side")]
-    x = client("x", delete_branch("x1"), in_pages(clean("k1")), create_branch("x2"))
-    made = client("g", merge("g1", "side"))
-    on_side = client("c", commit("c1", branch="side"))
+    side = [do.create_branch("b0"), do.write("t1", "y", "1", branch="side"), do.write("t2", "z", "2", branch="side")]
+    x = client("x", do.delete_branch("x1"), do.in_pages(do.clean("k1")), do.create_branch("x2"))
+    made = client("g", do.merge("g1", "side"))
+    on_side = client("c", do.commit("c1", branch="side"))
     # Its walk takes 14 CPU seconds without a fault. The one beside a merger takes half a second.
     yield scene("deleter that cleans in pages, committer", x, on_side, before=side, quick=Quick.NEVER)
-    yield scene("deleter that cleans in pages, merger", x, made, before=[*side, commit("p9", branch="side")])
+    yield scene("deleter that cleans in pages, merger", x, made, before=[*side, do.commit("p9", branch="side")])

@@ -40,8 +40,8 @@ from sim.checkers.deleted import (
 from sim.ports.ports import SimDeleter, SimPorts
 from sim.ports.scene import Program, Quick, Scene
 from sim.scenes.collecting import OPTIONS
+from sim.scenes.doing import MAIN, entry_of, note, put_bytes
 from sim.scenes.repositories import NAME, OLD_MS, Namespace, acting, catalog_of
-from sim.scenes.scenes import MAIN, entry_of, note, put_bytes
 
 DAY_MS = 86_400_000
 PRIVATE = (f"{ONE}/_lakefs/retention/", f"{ONE}/_lakefs/installation/", "setting/installation")

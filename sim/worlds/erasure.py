@@ -31,42 +31,11 @@ from lakebed.versions import PathNotFound, Versions
 from sim.checkers.reachable import reachable
 from sim.ports.ports import SimPorts
 from sim.ports.scene import Scene
+from sim.scenes import deeds as do
 from sim.scenes.collecting import FENCING, Collecting
-from sim.scenes.deeds import (
-    apply_planned,
-    clean_records,
-    collect,
-    committed_run,
-    copy,
-    create_branch,
-    create_tag,
-    delete_branch,
-    hard_reset,
-    purge,
-    read_bytes,
-    reset_object,
-    restore,
-    resume,
-    revert,
-    uncommitted_run,
-)
+from sim.scenes.doing import FAR_FUTURE_MS, MAIN, SIDE, Do, doing, put_bytes, versions
 from sim.scenes.flows import DEFERRED, RULED, deferring
-from sim.scenes.scenes import (
-    FAR_FUTURE_MS,
-    MAIN,
-    SIDE,
-    Do,
-    client,
-    commit,
-    delete,
-    doing,
-    merge,
-    put_bytes,
-    reset,
-    scene,
-    upload,
-    versions,
-)
+from sim.scenes.scenes import client, scene
 
 from .hard_delete import hard, turn_on
 from .holds import add_hold, holding
@@ -79,8 +48,8 @@ HAD: Final = b"(had the path)"
 CERTIFIED: Final = b"(certified)"
 """Likewise: those that had it before an erasure of which the certificate says that nothing stands."""
 _TOOK: Final = "took:"
-_PAST: Final = [upload("w1", "a", "1"), commit("p1")]
-_OLD: Final = [*_PAST, upload("w2", "a", "2"), commit("p2"), RULED, set_policy("q2")]
+_PAST: Final = [do.upload("w1", "a", "1"), do.commit("p1")]
+_OLD: Final = [*_PAST, do.upload("w2", "a", "2"), do.commit("p2"), RULED, set_policy("q2")]
 
 
 @doing("run")
@@ -191,57 +160,59 @@ def put(name: str, value: str) -> Do:
 
 def erasure_scenes() -> Iterator[Scene]:
     r = client("r", erase("r1"))
-    c = client("c", commit("c1"))
-    copier = client("h", copy("w3", "a", "b", "3"))
+    c = client("c", do.commit("c1"))
+    copier = client("h", do.copy("w3", "a", "b", "3"))
     yield _scene("copier from a commit, erasure", copier, r)
-    reader = client("b", read_bytes("b1", "a", ref=MAIN))
+    reader = client("b", do.read_bytes("b1", "a", ref=MAIN))
     yield _scene("reader of bytes, erasure with grace", reader, client("r", erase("r1", has_grace=True)))
-    yield _scene("brancher, erasure", client("h", create_branch("h1", MAIN)), r)
-    copied = [copy("w3", "a", "b", "3")]
+    yield _scene("brancher, erasure", client("h", do.create_branch("h1", MAIN)), r)
+    copied = [do.copy("w3", "a", "b", "3")]
     # A record of the copy would keep the object, too.
-    cleaned = client("c", commit("c1"), clean_records("k1"))
+    cleaned = client("c", do.commit("c1"), do.clean_records("k1"))
     # After the plan, which leaves out what a staged entry of another name keeps.
-    late = client("c", copy("w3", "a", "b", "3"), commit("c1"), clean_records("k1"))
+    late = client("c", do.copy("w3", "a", "b", "3"), do.commit("c1"), do.clean_records("k1"))
     yield _scene("copier that commits, erasure", late, r)
     both = client("r", erase("r1", shared=True))
     yield _scene("committer of a copy, erasure of shared objects", cleaned, both, staged=copied, due=(PATH, b"b"))
-    back = client("s", reset_object("s1", "a"))
-    yield _scene("object resetter, erasure", back, r, staged=[delete("d1", "a")])
-    gone = [*_PAST, delete("d1", "a"), commit("p2")]
-    yield _scene("reverter, erasure", client("v", revert("v1", MAIN)), r, before=gone)
-    yield _scene("hard resetter, erasure", client("v", hard_reset("v1", "main~1")), r, before=gone)
-    beside = [copy("w3", "a", "b", "3", branch=SIDE)]
-    yield _scene("merger of a copy, erasure", client("m", merge("m1", SIDE)), r, beside=beside)
-    made = [*_PAST, create_branch("b0"), copy("w3", "a", "b", "3", branch=SIDE)]
-    dropper = client("d", delete_branch("d1"))
+    back = client("s", do.reset_object("s1", "a"))
+    yield _scene("object resetter, erasure", back, r, staged=[do.delete("d1", "a")])
+    gone = [*_PAST, do.delete("d1", "a"), do.commit("p2")]
+    yield _scene("reverter, erasure", client("v", do.revert("v1", MAIN)), r, before=gone)
+    yield _scene("hard resetter, erasure", client("v", do.hard_reset("v1", "main~1")), r, before=gone)
+    beside = [do.copy("w3", "a", "b", "3", branch=SIDE)]
+    yield _scene("merger of a copy, erasure", client("m", do.merge("m1", SIDE)), r, beside=beside)
+    made = [*_PAST, do.create_branch("b0"), do.copy("w3", "a", "b", "3", branch=SIDE)]
+    dropper = client("d", do.delete_branch("d1"))
     yield _scene("deleter of a branch with a copy, erasure", dropper, r, before=made)
     m = client("m", *move("m1", "a", "b"))
     yield _scene("mover, erasure", m, r, before=[turn_on("hd0"), *_PAST])
     # Of what is staged at the path.
     s = _collecting("r", erase_staged("r1"))
-    one = [upload("w1", "a", "1")]
-    yield _scene("overwriter, erasure of what is staged", client("w", upload("w2", "a", "2")), s, before=(), staged=one)
+    one = [do.upload("w1", "a", "1")]
+    yield _scene(
+        "overwriter, erasure of what is staged", client("w", do.upload("w2", "a", "2")), s, before=(), staged=one
+    )
     yield _scene("committer, erasure of what is staged", c, s, before=(), staged=one)
-    w = client("w", upload("w2", "a", "2"))
+    w = client("w", do.upload("w2", "a", "2"))
     yield _scene("uploader, committer, erasure", w, c, s, before=(), staged=one)
     yield _scene("copier, erasure of what is staged", copier, s, before=(), staged=one)
-    over = client("w", hard(upload("w2", "a", "2")))
+    over = client("w", hard(do.upload("w2", "a", "2")))
     yield _scene("hard overwriter, erasure of what is staged", over, s, before=[turn_on("hd0")], staged=one)
     # Beside other runs, of the same objects.
     for kind in (RunKind.COMMITTED, RunKind.LIFECYCLE):
-        other = client("q", collect("q9", kind))
+        other = client("q", do.collect("q9", kind))
         yield _scene(f"{kind} run, erasure", other, r, before=_OLD)
-    yield _scene("uncommitted run, erasure", client("u", uncommitted_run("u1")), s, before=(), staged=one)
-    deferrer = client("q", committed_run("q9", window="7d"))
+    yield _scene("uncommitted run, erasure", client("u", do.uncommitted_run("u1")), s, before=(), staged=one)
+    deferrer = client("q", do.committed_run("q9", window="7d"))
     yield deferring(_scene("run that defers, erasure", deferrer, r, before=_OLD))
-    yield _scene("purger, erasure", client("p", purge("p9")), r, before=DEFERRED)
-    restorer = client("x", restore("x1", content=b"1"))
+    yield _scene("purger, erasure", client("p", do.purge("p9")), r, before=DEFERRED)
+    restorer = client("x", do.restore("x1", content=b"1"))
     yield _scene("restorer, erasure", restorer, s, before=DEFERRED)
     # A run that died is gone on with, by this process or another, and a plan is applied twice.
-    again = client("r", erase("r1"), again=[resume("r2")])
+    again = client("r", erase("r1"), again=[do.resume("r2")])
     yield _scene("copier from a commit, erasure that comes back", copier, again)
     planned = [*_PAST, erase("q1", plans_only=True)]
-    twice = client("q", apply_planned("q9")), client("r", apply_planned("r1"))
+    twice = client("q", do.apply_planned("q9")), client("r", do.apply_planned("r1"))
     yield _scene("two applies of an erasure", *twice, before=planned)
     yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
     staged, taker = [*one, erase("q1", plans_only=True)], client("m", retire_plans("m1"))
@@ -252,7 +223,7 @@ def erasure_scenes() -> Iterator[Scene]:
     yield _kept_scene()
     yield _let_off_scene()
     yield holding(scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST))
-    tagged = [*_PAST, create_tag("t0", MAIN)]
+    tagged = [*_PAST, do.create_tag("t0", MAIN)]
     by_tag = client("h", add_hold("h1", tag="tag"))
     yield holding(scene("holder of a tag, erasure that comes back", by_tag, again, before=tagged))
 
@@ -260,12 +231,12 @@ def erasure_scenes() -> Iterator[Scene]:
 def _certified_scenes() -> Iterator[Scene]:
     """Yield scenes in which a path loses staged bytes: no erasure finds them, a collection takes them."""
     r = _collecting("r", erase_staged("r1", everywhere=True))
-    past, staged = [put("w1", "1"), commit("p1")], [put("w2", "2")]
-    kept = [*staged, put("w4", "4"), uncommitted_run("u1", window="7d")]
+    past, staged = [put("w1", "1"), do.commit("p1")], [put("w2", "2")]
+    kept = [*staged, put("w4", "4"), do.uncommitted_run("u1", window="7d")]
     for made in (
         _scene("overwriter, erasure everywhere", client("w", put("w3", "3")), r, before=past, staged=staged),
-        _scene("deleter, erasure everywhere", client("d", delete("d1", "a")), r, before=past, staged=staged),
-        _scene("resetter, erasure everywhere", client("s", reset("s1")), r, before=past, staged=staged),
+        _scene("deleter, erasure everywhere", client("d", do.delete("d1", "a")), r, before=past, staged=staged),
+        _scene("resetter, erasure everywhere", client("s", do.reset("s1")), r, before=past, staged=staged),
         _scene("erasure everywhere, after a run that defers", r, before=past, staged=kept),
     ):
         yield _certified(made, what_is_certified_is_gone)
@@ -283,18 +254,19 @@ def _certified(made: Scene, check: Check) -> Scene:
 def _let_off_scene() -> Scene:
     """A deferred run took a commit, and let its object off. An erasure of its path, and a certificate, come then."""
     r = _collecting("r", erase_staged("r1", everywhere=True))
-    past = [put("w1", "1"), commit("p1"), delete("d1", "a"), commit("p2"), copy("w3", "a", "b", "3", ref="main~1")]
-    before = [*past, RULED, committed_run("q1", window="7d"), clean_records("k1"), delete("d3", "b")]
+    past = [put("w1", "1"), do.commit("p1"), do.delete("d1", "a"), do.commit("p2")]
+    past.append(do.copy("w3", "a", "b", "3", ref="main~1"))
+    before = [*past, RULED, do.committed_run("q1", window="7d"), do.clean_records("k1"), do.delete("d3", "b")]
     made = _scene("erasure everywhere, after a run that let off", r, before=before, staged=[put("w2", "2")])
     return _certified(made, what_is_certified_is_gone)
 
 
 def _kept_scene() -> Scene:
     """Let a restore, and the end of the window of its run, fall between the questions of a certificate."""
-    later = [upload("v2", "a", "2"), commit("p2"), delete("v3", "a"), commit("p3"), RULED]
-    before = [*_PAST, erase("e0"), *later, committed_run("q1", window="7d")]
+    later = [do.upload("v2", "a", "2"), do.commit("p2"), do.delete("v3", "a"), do.commit("p3"), RULED]
+    before = [*_PAST, erase("e0"), *later, do.committed_run("q1", window="7d")]
     asker = _collecting("c", certify_erasure("c1"))
-    taker = client("x", restore("x1", content=b"2"), purge("p9"))
+    taker = client("x", do.restore("x1", content=b"2"), do.purge("p9"))
     made = _scene("restorer that purges, certifier of an erasure before", taker, asker, before=before)
     return _certified(made, what_is_kept_stands)
 
@@ -321,8 +293,8 @@ def what_is_kept_stands(ending: Ending) -> None:
 
 def _foreseen_scenes() -> Iterator[Scene]:
     """Yield scenes of an eraser alone: it deletes all that its plan names, and drops no other staged name."""
-    staged = [copy("w3", "a", "b", "3")]
-    alone, gone, one = client("r", erase_alone("r1")), clean_records("k1"), upload("w1", "a", "1")
+    staged = [do.copy("w3", "a", "b", "3")]
+    alone, gone, one = client("r", erase_alone("r1")), do.clean_records("k1"), do.upload("w1", "a", "1")
     for made in (
         _scene("erasure of what a staged copy shares", alone, staged=[*staged, gone]),
         _scene("erasure of what is staged twice", alone, before=(), staged=[one, *staged, gone]),

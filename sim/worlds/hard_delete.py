@@ -26,60 +26,26 @@ from sim.checkers.ledgers import (
 from sim.checkers.reachable import nothing_queued_is_named, queued
 from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts, set_ahead
 from sim.ports.scene import Quick, Scene
+from sim.scenes import deeds as do
 from sim.scenes.collecting import STEPS
-from sim.scenes.deeds import (
-    apply_planned,
-    clean_records,
-    close,
-    commit_in_vain,
-    committed_run,
-    copy,
-    create_branch,
-    days_later,
-    delete_branch,
-    freeze,
-    hard_reset,
-    link_issued,
-    plan_only,
-    reset_object,
-    set_rules,
-    uncommitted_run,
-)
-from sim.scenes.deeds import issue as hand_out_filled
-from sim.scenes.scenes import (
-    FAR_FUTURE_MS,
-    SIDE,
-    Do,
-    client,
-    commit,
-    delete,
-    doing,
-    read,
-    reset,
-    scene,
-    upload,
-    versions,
-    write,
-)
+from sim.scenes.doing import FAR_FUTURE_MS, SIDE, Do, doing, versions
+from sim.scenes.scenes import client, scene
+
+turn_on = doing("clean")(lambda repo: repo.hard_delete.change(by="sim", is_on=True, grace_s=0))
 
 
-@doing("clean")
-async def turn_on(repo: Versions) -> None:
-    await repo.hard_delete.change(by="sim", is_on=True, grace_s=0)
-
-
-def hard(do: Do) -> Do:
+def hard(deed: Do) -> Do:
     """Act as a process that knows the setting, and writes down what it let go as soon as it is through."""
 
     async def act(repo: Versions) -> object:
         repo.hard_delete.is_on = True
         try:
-            return await do.act(repo)
+            return await deed.act(repo)
         finally:
             with suppress(Unavailable, OutcomeUnknown):
                 await repo.hard_delete.flush()
 
-    return Do(do.operation, act)
+    return Do(deed.operation, act)
 
 
 @doing("clean")
@@ -99,100 +65,103 @@ async def work(repo: Versions) -> None:
 
 
 def hard_delete_scenes() -> Iterator[Scene]:
-    a1, a2 = upload("w1", "a", "1"), hard(upload("w2", "a", "2"))
-    w, c, d = client("w", a2), client("c", commit("c1")), client("d", commit("d1"))
-    s, k, x = client("s", reset("s1")), client("k", clean_claims("k1")), client("x", work("x1"))
-    f, copier = client("f", freeze("f1")), client("h", copy("w3", "a", "b", "3"))
-    gone = client("e", hard(delete("e1", "a")))
+    a1, a2 = do.upload("w1", "a", "1"), hard(do.upload("w2", "a", "2"))
+    w, c, d = client("w", a2), client("c", do.commit("c1")), client("d", do.commit("d1"))
+    s, k, x = client("s", do.reset("s1")), client("k", clean_claims("k1")), client("x", work("x1"))
+    f, copier = client("f", do.freeze("f1")), client("h", do.copy("w3", "a", "b", "3"))
+    gone = client("e", hard(do.delete("e1", "a")))
     yield _scene("overwriter, committer, queue", w, c, staged=[a1])
     yield _scene("deleter, committer, queue", gone, c, staged=[a1], quick=Quick.NO_LOSS)
-    twice = client("w", hard(read("r0", "a")), a2)
+    twice = client("w", hard(do.read("r0", "a")), a2)
     yield _scene("overwriter that has read, committer, queue", twice, c, staged=[a1], quick=Quick.NO_FAULT)
     yield _scene("overwriter, copier, queue", w, copier, staged=[a1], quick=Quick.NO_FAULT)
     yield _scene("deleter, copier, queue", gone, copier, staged=[a1])
-    copies = client("h", copy("w3", "a", "b", "3"), commit("c1"))
+    copies = client("h", do.copy("w3", "a", "b", "3"), do.commit("c1"))
     yield _scene("overwriter, copier that commits, queue", w, copies, staged=[a1], quick=Quick.NO_FAULT)
-    other = client("v", hard(upload("v2", "a", "v2")))
+    other = client("v", hard(do.upload("v2", "a", "v2")))
     yield _scene("two overwriters, queue", w, other, staged=[a1], alike=[("w", "v")])
     how: dict[str, Any] = {"staged": [a1], "quick": Quick.NO_FAULT}
     yield _scene("two overwriters, committer, queue", w, other, c, alike=[("w", "v")], **how)
     # A creator is refused once a commit may have taken his first cell.
-    creator = client("v", hard(upload("v2", "a", "v2", if_none_match=True)))
+    creator = client("v", hard(do.upload("v2", "a", "v2", if_none_match=True)))
     yield _scene("creator, overwriter, committer, queue", creator, w, c, quick=Quick.NO_FAULT)
-    refused = hard(link_issued("l1", "a", "l1", condition=Condition(if_none_match=True)))
-    tries_twice = client("l", refused, link_issued("l2", "b", "l2"), hard(delete("l3", "b")))
-    out, name = [hand_out_filled("i0")], "linker who is refused, overwriter, committer, queue"
+    refused = hard(do.link_issued("l1", "a", "l1", condition=Condition(if_none_match=True)))
+    tries_twice = client("l", refused, do.link_issued("l2", "b", "l2"), hard(do.delete("l3", "b")))
+    out, name = [do.issue("i0")], "linker who is refused, overwriter, committer, queue"
     yield _scene(name, tries_twice, w, c, before=out, quick=Quick.NEVER)
     yield _scene("overwriter, deleter, queue", w, gone, staged=[a1])
-    back = client("o", hard(reset_object("o1", "a")))
+    back = client("o", hard(do.reset_object("o1", "a")))
     for who, actor in (("committer", c), ("overwriter", w), ("copier", copier)):
         yield _scene(f"resetter of an object, {who}, queue", back, actor, resets_objects=True, **how)
     # The cleaner finds in the claims which cells no commit took.
     yield _scene("resetter, committer, queueing cleaner", s, c, k, staged=[a1], quick=Quick.NO_FAULT)
     # As S3 clients rename: the delete owns nothing, for the copy took the mark off.
-    renames = client("h", copy("w3", "a", "b", "3"), hard(delete("e1", "a")))
+    renames = client("h", do.copy("w3", "a", "b", "3"), hard(do.delete("e1", "a")))
     yield _scene("copier that deletes the source, queue", renames, staged=[a1])
     yield _scene("copier that deletes the source, overwriter, queue", renames, w, staged=[a1])
     yield _scene("two committers, queueing cleaner", c, d, k, staged=[a1], alike=[("c", "d")], quick=Quick.NO_FAULT)
-    over = client("c", commit("c1"), a2, commit("c2"))
+    over = client("c", do.commit("c1"), a2, do.commit("c2"))
     yield _scene("committer of two versions, committer, queueing cleaner", over, d, k, staged=[a1], quick=Quick.NEVER)
-    yield _scene("uploader, resetter, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), s, k)
-    yield _scene("uploader, committer, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), c, k, **how)
+    yield _scene("uploader, resetter, queueing cleaner", client("w", hard(do.upload("w2", "b", "2"))), s, k)
+    yield _scene("uploader, committer, queueing cleaner", client("w", hard(do.upload("w2", "b", "2"))), c, k, **how)
     yield _scene("copier, resetter, queueing cleaner", copier, s, k, staged=[a1], quick=Quick.NO_FAULT)
     yield _scene("freezer, committer, queueing cleaner", f, c, k, staged=[a1], quick=Quick.NO_FAULT)
     yield _scene("freezer, resetter, queueing cleaner", f, s, k, staged=[a1], quick=Quick.NO_FAULT)
     # Its first pass finds the tokens retired, its second drops the claims: each of the tokens was wiped by then.
     impatient = client("k", clean_claims("k1"), clean_claims("k2", late_ms=FAR_FUTURE_MS))
     yield _scene("committer, impatient queueing cleaner", c, impatient, staged=[a1], clocks_agree=False)
-    late = client("w", hard(read("r0", "a")), hard(upload("w2", "a", "2")))
+    late = client("w", hard(do.read("r0", "a")), hard(do.upload("w2", "a", "2")))
     name = "late uploader, committer, impatient queueing cleaner"
     yield _scene(name, late, c, impatient, clocks_agree=False, quick=Quick.NEVER)
-    there = hard(upload("w2", "a", "2", branch=SIDE))
-    made = [create_branch("b0"), upload("w1", "a", "1", branch=SIDE)]
-    drops = client("y", delete_branch("y1"), create_branch("y2"), clean_claims("y3"))
+    there = hard(do.upload("w2", "a", "2", branch=SIDE))
+    made = [do.create_branch("b0"), do.upload("w1", "a", "1", branch=SIDE)]
+    drops = client("y", do.delete_branch("y1"), do.create_branch("y2"), clean_claims("y3"))
     name = "uploader, deleter of the branch that cleans"
     yield _scene(name, client("w", there), drops, before=made, quick=Quick.NO_FAULT)
-    moves = client("g", hard_reset("g1", "main~1"), clean_claims("g2"))
-    yield _scene("committer, hard resetter that cleans", c, moves, before=[write("p1", "z", "z"), commit("p2")], **how)
+    moves = client("g", do.hard_reset("g1", "main~1"), clean_claims("g2"))
+    yield _scene(
+        "committer, hard resetter that cleans", c, moves, before=[do.write("p1", "z", "z"), do.commit("p2")], **how
+    )
     # Bytes go while an actor is about to need them, or to list them.
     yield _scene("overwriter, uploader that repeats, committer, worker", w, other, c, x, staged=[a1], quick=Quick.NEVER)
     yield _scene("overwriter, copier, worker", w, copier, x, staged=[a1], quick=Quick.NO_FAULT)
-    linker = client("l", hard(link_issued("w4", "a", "4")))
+    linker = client("l", hard(do.link_issued("w4", "a", "4")))
     yield _scene("linker, overwriter, worker", linker, w, x, before=out, quick=Quick.NO_FAULT)
     # Whose page is larger, for an object came to the queue, has the same number.
-    y, waiting = client("y", hard(upload("w3", "b", "3")), work("y1")), [a1, a2, upload("w0", "b", "0")]
+    y, waiting = client("y", hard(do.upload("w3", "b", "3")), work("y1")), [a1, a2, do.upload("w0", "b", "0")]
     how = {"staged": waiting, "private": STEPS, "quick": Quick.NO_FAULT}
     how |= {"checks": (what_is_recorded_is_gone, deletions_count_once, _what_went_is_recorded)}
     yield _scene("worker, overwriter that works", x, y, **how)
     # It turns the page that a slower worker is at.
-    morning = client("y", days_later(work("y1"), days=1))
+    morning = client("y", do.days_later(work("y1"), days=1))
     yield _scene("worker, worker of the next day", x, morning, **how)
-    r = client("r", uncommitted_run("r1"))
+    r = client("r", do.uncommitted_run("r1"))
     yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
-    r, planned = client("r", apply_planned("r1")), [a1, a2, plan_only("p1", RunKind.UNCOMMITTED)]
+    r, planned = client("r", do.apply_planned("r1")), [a1, a2, do.plan_only("p1", RunKind.UNCOMMITTED)]
     yield _counting_once("worker, apply of a plan", x, r, staged=planned, quick=Quick.NO_FAULT)
     # The cleaner queues days later what a reset left, and a run has taken it, or is about to.
     later = client("k", clean_claims("k1", late_ms=3 * DAY_MS), work("x1"))
-    before = [a1, reset("s0"), uncommitted_run("r0")]
+    before = [a1, do.reset("s0"), do.uncommitted_run("r0")]
     yield _counting_once("queueing cleaner that works days after a run", later, staged=before)
     # Its record says that the object had a name until after the run took it.
-    ahead = [a1, days_later(hard(upload("w2", "a", "2")), days=1), uncommitted_run("r0")]
-    worker = client("x", days_later(work("x1"), days=2))
+    ahead = [a1, do.days_later(hard(do.upload("w2", "a", "2")), days=1), do.uncommitted_run("r0")]
+    worker = client("x", do.days_later(work("x1"), days=2))
     yield _counting_once("worker of what a clock that was ahead queued, after a run", worker, staged=ahead)
     # It lists nothing again of what the run before it listed, so it does not see that an object went since.
-    next_run = client("r", uncommitted_run("r1", mode=Mode.AUTOMATIC, days=1))
-    since = [a1, close("k0"), uncommitted_run("r0", mode=Mode.AUTOMATIC), a2, work("x0")]
+    next_run = client("r", do.uncommitted_run("r1", mode=Mode.AUTOMATIC, days=1))
+    since = [a1, do.close("k0"), do.uncommitted_run("r0", mode=Mode.AUTOMATIC), a2, work("x0")]
     name = "run a day after a worker, which goes on from an earlier one"
     yield _counting_once(name, next_run, staged=since)
-    before = [a1, reset("s0"), plan_only("p1", RunKind.UNCOMMITTED)]
+    before = [a1, do.reset("s0"), do.plan_only("p1", RunKind.UNCOMMITTED)]
     name = "queueing cleaner that works, apply of a plan that is days old"
-    yield _counting_once(name, later, client("r", apply_planned("r1")), staged=before, quick=Quick.NO_FAULT)
+    yield _counting_once(name, later, client("r", do.apply_planned("r1")), staged=before, quick=Quick.NO_FAULT)
     # The record of a commit that was never published names what the worker deletes, until it expires.
-    vain = [a1, commit_in_vain("c0"), upload("w2", "a", "2"), commit("c1"), clean_claims("k0"), set_rules("q1", "1d")]
-    r = client("r", committed_run("r1"))
+    vain = [a1, do.commit_in_vain("c0"), do.upload("w2", "a", "2"), do.commit("c1")]
+    vain += [clean_claims("k0"), do.set_rules("q1", "1d")]
+    r = client("r", do.committed_run("r1"))
     yield _counting_once("worker, committed run that expires a commit in vain", x, r, staged=vain, quick=Quick.NO_FAULT)
     yield _counting_once("committed run that expires a commit in vain, after a worker", r, staged=[*vain, work("x0")])
-    five = (copier, f, s, client("k", clean_claims("k1"), clean_records("k2")), x)
+    five = (copier, f, s, client("k", clean_claims("k1"), do.clean_records("k2")), x)
     for name, actors in (
         ("copier, freezer, resetter, cleaner, worker", five),
         ("copier, overwriter, freezer, resetter, cleaner, worker", (*five, w)),

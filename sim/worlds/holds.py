@@ -21,21 +21,22 @@ from sim.checkers.deleted import ONE
 from sim.checkers.views import PARTITION
 from sim.ports.ports import SimPorts
 from sim.ports.scene import Quick, Scene
-from sim.scenes.deeds import collect, committed_run, create_tag, metadata_run, purge, set_rules, uncommitted_run
+from sim.scenes import deeds as do
+from sim.scenes.doing import NARROW, Do, doing
 from sim.scenes.flows import files_of_trees, metadata_scene
 from sim.scenes.repositories import NAME, catalog_of
-from sim.scenes.scenes import NARROW, Do, client, commit, delete, doing, scene, upload
+from sim.scenes.scenes import client, scene
 
 from .deleted import PRIVATE, delete_and_collect, prepare_due
 from .hard_delete import hard, turn_on, work
 from .lifecycle import set_policy
 
-_WRITTEN: Final = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
-_RULED: Final = set_rules("q1", "1d")
+_WRITTEN: Final = [do.upload("w1", "a", "1"), do.commit("p1"), do.upload("w2", "a", "2"), do.commit("p2")]
+_RULED: Final = do.set_rules("q1", "1d")
 _PAST: Final = [*_WRITTEN, set_policy("q0"), _RULED]
-_DUE: Final = [upload("w1", "a", "1"), commit("p1"), create_tag("t0", "main"), set_policy("q0")]
+_DUE: Final = [do.upload("w1", "a", "1"), do.commit("p1"), do.create_tag("t0", "main"), set_policy("q0")]
 """The object of the only commit is due, and a tag names the commit."""
-_GARBAGE: Final = [upload("w1", "a", "1"), delete("d1", "a")]
+_GARBAGE: Final = [do.upload("w1", "a", "1"), do.delete("d1", "a")]
 _LATE: Final = "late"
 
 
@@ -77,15 +78,15 @@ def held_trees_stay(ending: Ending) -> None:
 
 
 def hold_scenes() -> Iterator[Scene]:
-    replaced = [turn_on("q0"), upload("w1", "a", "1"), hard(upload("w2", "a", "2"))]
+    replaced = [turn_on("q0"), do.upload("w1", "a", "1"), hard(do.upload("w2", "a", "2"))]
     by_path, first, tagged = add_hold("h1"), add_hold("h1", commit="main~1"), add_hold("h1", tag="tag")
     yield _scene("holder, worker", by_path, client("x", work("x1")), before=replaced)
     for kind in (RunKind.COMMITTED, RunKind.LIFECYCLE):
-        yield _scene(f"holder, {kind} run", by_path, client("r", collect("r1", kind)))
+        yield _scene(f"holder, {kind} run", by_path, client("r", do.collect("r1", kind)))
     # A branch stands for its head.
-    run = client("r", collect("r1", RunKind.LIFECYCLE))
+    run = client("r", do.collect("r1", RunKind.LIFECYCLE))
     yield _scene("holder of a branch, lifecycle run", add_hold("h1", commit="main"), run, before=_DUE)
-    yield _scene("holder, uncommitted run", by_path, client("r", uncommitted_run("r1")), before=_GARBAGE)
+    yield _scene("holder, uncommitted run", by_path, client("r", do.uncommitted_run("r1")), before=_GARBAGE)
     # Runs that wait for the end of a window: the purge reads what is held, and its table is from before the hold.
     old = [*_WRITTEN, _RULED]
     for who, hold, kind, before in (
@@ -93,15 +94,15 @@ def hold_scenes() -> Iterator[Scene]:
         ("holder of a tag", tagged, RunKind.LIFECYCLE, _DUE),
         ("holder", by_path, RunKind.UNCOMMITTED, _GARBAGE),
     ):
-        waits = client("r", collect("r1", kind, window="7d"), ordered(purge("p1")))
+        waits = client("r", do.collect("r1", kind, window="7d"), ordered(do.purge("p1")))
         yield _scene(f"{who}, {kind} run that defers and purges", hold, waits, before=before)
     yield _metadata_scene(first)
     yield _deleted_scene()
 
 
-def ordered(do: Do) -> Do:
+def ordered(deed: Do) -> Do:
     """Let checks see what was acknowledged before this began, as they do of no run."""
-    return Do(replace(do.operation, kind="purge"), do.act)
+    return Do(replace(deed.operation, kind="purge"), deed.act)
 
 
 def _scene(name: str, hold: Do, *actors: Actor, before: Sequence[Do] = _PAST) -> Scene:
@@ -119,7 +120,7 @@ async def _leave(ports: SimPorts) -> None:
 
 def _metadata_scene(hold: Do) -> Scene:
     """Let a run take the trees of what another run takes. The holder and both know real trees."""
-    both = client("t", committed_run("r1"), metadata_run("m1"), real_trees=NARROW)
+    both = client("t", do.committed_run("r1"), do.metadata_run("m1"), real_trees=NARROW)
     holder = client("h", hold, real_trees=NARROW)
     before = [*_WRITTEN, _RULED]
     made = metadata_scene("holder of a commit, both runs", holder, both, before=before, sweeps=True)
@@ -131,14 +132,14 @@ def _deleted_scene() -> Scene:
 
     async def hold(ports: SimPorts) -> None:
         repository = await catalog_of(ports).get(NAME)
-        do = add_hold("h1")
+        deed = add_hold("h1")
 
         async def act() -> str | None:
-            value = await do.awaited(repository.versions)
+            value = await deed.awaited(repository.versions)
             await repository.guards.confirm()
             return value
 
-        await ports.act(do.operation, act())
+        await ports.act(deed.operation, act())
 
     return Scene(
         name="holder in a repository, deleter that collects",

@@ -36,8 +36,8 @@ from sim.checkers.deleted import ONE
 from sim.ports.ports import SimPorts, SimStore
 from sim.ports.scene import Quick, Scene
 from sim.scenes.collecting import OPTIONS
+from sim.scenes.doing import note
 from sim.scenes.repositories import NAME, Namespace, acting, catalog_of
-from sim.scenes.scenes import note
 
 from .deleted import DAY_MS, NamespaceDeleter, make
 

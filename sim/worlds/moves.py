@@ -23,23 +23,9 @@ from sim.checkers.reachable import nothing_queued_is_named
 from sim.checkers.views import UID, View
 from sim.ports.ports import SimPorts
 from sim.ports.scene import Quick, Scene
-from sim.scenes.deeds import copy, freeze, uncommitted_run
-from sim.scenes.scenes import (
-    MAIN,
-    SIDE,
-    Do,
-    client,
-    commit,
-    delete,
-    merge,
-    note,
-    read,
-    reset,
-    scene,
-    upload,
-    versions,
-    write,
-)
+from sim.scenes import deeds as do
+from sim.scenes.doing import MAIN, SIDE, Do, note, versions
+from sim.scenes.scenes import client, scene
 
 from .hard_delete import clean_claims, hard, turn_on
 
@@ -177,47 +163,47 @@ def _is_taken(disk: Disk) -> bool:
 
 
 def move_scenes() -> Iterator[Scene]:
-    a1, a2 = upload("w1", "a", "1"), hard(upload("w2", "a", "2"))
+    a1, a2 = do.upload("w1", "a", "1"), hard(do.upload("w2", "a", "2"))
     m, n = client("m", *move("m1", "a", "b")), client("n", *move("n1", "a", "c"))
-    c, w, d = client("c", commit("c1")), client("w", a2), client("d", hard(delete("d1", "a")))
+    c, w, d = client("c", do.commit("c1")), client("w", a2), client("d", hard(do.delete("d1", "a")))
     yield _scene("mover, committer", m, c, staged=[a1])
     yield _scene("mover, overwriter", m, w, staged=[a1])
     yield _scene("mover, deleter", m, d, staged=[a1])
     yield _scene("two movers", m, n, staged=[a1])
-    yield _scene("mover of what is committed, overwriter", m, w, before=[a1, commit("p1")])
+    yield _scene("mover of what is committed, overwriter", m, w, before=[a1, do.commit("p1")])
     # With a crash: a mover that lives beside one that died, and meets its tombstone.
-    yield _scene("two movers of what is committed", m, n, before=[a1, commit("p1")], alike=[("m", "n")])
+    yield _scene("two movers of what is committed", m, n, before=[a1, do.commit("p1")], alike=[("m", "n")])
     # What is beneath the version that was moved must not come back.
-    older = [write("w0", "a", "0"), commit("p1")]
+    older = [do.write("w0", "a", "0"), do.commit("p1")]
     yield _scene("mover over an older version, committer", m, c, before=older, staged=[a1])
-    d1 = client("d", commit("d1"))
+    d1 = client("d", do.commit("d1"))
     yield _scene("mover over an older version, two committers", m, c, d1, before=older, staged=[a1], quick=Quick.NEVER)
-    f = client("f", freeze("f1"))
+    f = client("f", do.freeze("f1"))
     yield _scene("mover over an older version, freezer", m, f, before=older, staged=[a1])
-    resets = client("s", reset("s1"), clean_claims("s2"))
+    resets = client("s", do.reset("s1"), clean_claims("s2"))
     yield _scene("mover, resetter that cleans", m, resets, staged=[a1])
     yield _scene("mover, committer, resetter that cleans", m, c, resets, staged=[a1], quick=Quick.NEVER)
     yield _scene("mover, freezer", m, f, staged=[a1])
-    yield _scene("mover, copier", m, client("h", copy("h1", "a", "c", "h")), staged=[a1])
+    yield _scene("mover, copier", m, client("h", do.copy("h1", "a", "c", "h")), staged=[a1])
     away = client("m", *move("m1", "z", "a", branch=SIDE))
-    side = client("c", commit("c1", branch=SIDE))
-    yield _scene("mover between branches, committer", away, side, beside=[upload("w1", "z", "1", branch=SIDE)])
-    merger = client("g", merge("g1", SIDE))
-    beside = [upload("w3", "a", "3", branch=SIDE)]
-    past = [a1, commit("p1")]
+    side = client("c", do.commit("c1", branch=SIDE))
+    yield _scene("mover between branches, committer", away, side, beside=[do.upload("w1", "z", "1", branch=SIDE)])
+    merger = client("g", do.merge("g1", SIDE))
+    beside = [do.upload("w3", "a", "3", branch=SIDE)]
+    past = [a1, do.commit("p1")]
     made = _scene("mover of what is committed, merger", m, merger, before=past, beside=beside)
     yield made.also(what_was_moved_stays_away)
-    reads = client("g", merge("g1", SIDE), read("x1", "a"))
+    reads = client("g", do.merge("g1", SIDE), do.read("x1", "a"))
     one = "mover of what is committed, merger that reads"
     yield _scene(one, m, reads, before=past, beside=beside, quick=Quick.ALL).also(merges_are_read)
     # No cleaner: the cells show how far a dead mover came.
     one, checks = f"{made.name}, tidied by a commit", (what_was_moved_stays_away, deaths_lose_nothing)
     yield dataclasses.replace(made, name=one, tidy=_commit, tidy_checks=checks)
-    merges = client("g", merge("g1", SIDE), commit("g2"))
+    merges = client("g", do.merge("g1", SIDE), do.commit("g2"))
     one = "mover of what is committed, merger that commits"
     made = _scene(one, m, merges, before=past, beside=beside, quick=Quick.NO_FAULT)
     yield made.also(what_was_moved_stays_away)
-    yield _scene("mover, run", m, client("r", uncommitted_run("r1")), staged=[a1])
+    yield _scene("mover, run", m, client("r", do.uncommitted_run("r1")), staged=[a1])
 
 
 async def _commit(ports: SimPorts) -> None:

@@ -35,9 +35,10 @@ from lakebed.versions.staging.parts import AGE_MS_MAX
 from sim.checkers.views import PARTITION, UID, View
 from sim.ports.ports import SimPorts, set_ahead
 from sim.ports.scene import Quick, Scene
+from sim.scenes import deeds as do
 from sim.scenes.collecting import FENCING
-from sim.scenes.deeds import clean_records, create_branch, delete_branch, uncommitted_run
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, put_bytes, reset, scene, versions, write
+from sim.scenes.doing import MAIN, SIDE, Do, doing, put_bytes, versions
+from sim.scenes.scenes import client, scene
 
 NAME: Final = RepositoryId("lake")
 TYPE: Final = "x/y"
@@ -227,17 +228,17 @@ def no_upload_is_left(ending: Ending) -> None:
 def multipart_scenes() -> Iterator[Scene]:
     u, k = client("u", send("w2", "a")), client("k", clean_parts("k1"))
     yield _scene("uploader in parts, cleaner of parts", u, k, quick=Quick.NO_LOSS)
-    c, w = client("c", commit("c1")), client("w", write("w3", "a", "3"))
-    staged = [write("w1", "a", "1")]
+    c, w = client("c", do.commit("c1")), client("w", do.write("w3", "a", "3"))
+    staged = [do.write("w1", "a", "1")]
     yield _scene("uploader in parts, committer, cleaner of parts", u, c, k, staged=staged, quick=Quick.NEVER)
     yield _scene("uploader in parts, writer, committer", u, w, c, staged=staged, quick=Quick.NEVER)
-    yield _scene("uploader in parts, resetter", u, client("s", reset("s1"), commit("c1")), staged=staged)
+    yield _scene("uploader in parts, resetter", u, client("s", do.reset("s1"), do.commit("c1")), staged=staged)
     again = client("u", send("w2", "a"), again=[clean_parts("k2"), send("w4", "a")])
     yield _scene("uploader in parts that comes back, cleaner of parts", again, k, quick=Quick.NO_FAULT)
-    r, late = client("r", uncommitted_run("r1")), client("r", uncommitted_run("r1", options=FENCING))
+    r, late = client("r", do.uncommitted_run("r1")), client("r", do.uncommitted_run("r1", options=FENCING))
     yield _scene("uploader in parts, run", u, r)
     yield _scene("uploader in parts, cleaner of parts, run that fences", u, k, late)
-    deletes = client("u", send("w2", "a"), delete("d2", "a"))
+    deletes = client("u", send("w2", "a"), do.delete("d2", "a"))
     yield _scene("uploader in parts that deletes, committer, run", deletes, c, r)
     # Several requests of one upload.
     begun = [begin("b0", "a")]
@@ -247,32 +248,32 @@ def multipart_scenes() -> Iterator[Scene]:
     a = client("x", abort("x1"))
     yield _scene("completion of an upload, aborter", one, a, before=begun, quick=Quick.NO_LOSS)
     yield _scene("completion of an upload, aborter, run", one, a, r, before=begun)
-    records = client("k", clean_records("k1"), clean_parts("k2"))
+    records = client("k", do.clean_records("k1"), clean_parts("k2"))
     yield _scene("completion of an upload, cleaner, run that fences", one, records, late, before=begun)
     old = client("k", clean_parts("k1", late_ms=AGE_MS_MAX))
     yield _scene("completion of an upload, impatient cleaner of parts", one, old, before=begun, clocks_agree=False)
     yield from _aborted()
     # The branch of the upload is deleted, and made again.
-    side = [create_branch("b0")]
-    x = client("x", delete_branch("x1"), create_branch("x2"))
+    side = [do.create_branch("b0")]
+    x = client("x", do.delete_branch("x1"), do.create_branch("x2"))
     there = client("u", send("w2", "z", branch=SIDE))
     yield _scene("uploader in parts to a branch made again", there, x, before=side)
 
 
 def _aborted() -> Iterator[Scene]:
     """Yield scenes in which an upload is aborted amid other requests of it."""
-    a, r = client("x", abort("x1")), client("r", uncommitted_run("r1"))
+    a, r = client("x", abort("x1")), client("r", do.uncommitted_run("r1"))
     # The only part becomes the object: the abort gives up the very address that the completion links.
     single, double = [begin("b0", "a", count=1)], [begin("b0", "a")]
     link = client("v", complete("w2", "a", "2"))
     yield _scene("completion of an only part, aborter", link, a, before=single, quick=Quick.NO_LOSS)
     yield _scene("completion of an only part, aborter, run", link, a, r, before=single)
-    reads = client("c", commit("c1"))
+    reads = client("c", do.commit("c1"))
     yield _scene("completion of an only part, aborter, committer", link, a, reads, before=single)
     again = client("v", complete("w2", "a", "2"), again=[complete("w4", "a", "2")])
     yield _scene("completion of an only part that comes back, aborter", again, a, before=single)
     new = client("v", complete("w2", "a", "2", condition=Condition(if_none_match=True)))
-    write_a = client("w", write("w3", "a", "3"))
+    write_a = client("w", do.write("w3", "a", "3"))
     yield _scene("completion on a condition, writer, aborter", new, write_a, a, before=double)
     # A part comes, or takes the place of another.
     more, other = client("p", put_part("p1", 3)), client("p", put_part("p1", 1))

@@ -28,9 +28,11 @@ from sim.checkers.reachable import reachable
 from sim.checkers.views import View
 from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts
 from sim.ports.scene import Program, Quick, Scene
+from sim.scenes import deeds as do
 from sim.scenes.collecting import STEPS, Collecting
-from sim.scenes.deeds import close, create_branch, later, set_rules
-from sim.scenes.scenes import Do, client, commit, delete, scene, upload, versions
+from sim.scenes.deeds import later
+from sim.scenes.doing import Do, versions
+from sim.scenes.scenes import client, scene
 
 from .holds import add_hold, what_is_held_stays
 
@@ -111,21 +113,11 @@ def _in_parts(repo: Versions, *, in_vain_by: type[SimDeleter] | None = None) -> 
     return Collecting(repo, open_deleter=opener, rows_per_part=1)
 
 
-@later(0)
-async def _plan(repo: Versions) -> None:
-    await _in_parts(repo).plan(RunKind.UNCOMMITTED)
-
-
-@later(10)
-async def _collect(repo: Versions) -> None:
-    """Plan and apply a run of committed data."""
-    await _in_parts(repo).run(RunKind.COMMITTED)
-
-
-@later(10)
-async def _apply(repo: Versions) -> None:
-    """Apply every plan there is: also one of which another apply has recorded parts."""
-    await _in_parts(repo).apply_all()
+_plan = later(0)(lambda repo: _in_parts(repo).plan(RunKind.UNCOMMITTED))
+_collect = later(10)(lambda repo: _in_parts(repo).run(RunKind.COMMITTED))
+"""Plan and apply a run of committed data."""
+_apply = later(10)(lambda repo: _in_parts(repo).apply_all())
+"""Apply every plan there is: also one of which another apply has recorded parts."""
 
 
 @later(10)
@@ -141,10 +133,10 @@ async def _apply_in_vain(repo: Versions, deleter: type[SimDeleter] = _Refused) -
 
 
 def _process(name: str, deed: Do, again: Do | None = None) -> Actor:
-    def doing(do: Do) -> Program:
+    def doing(deed: Do) -> Program:
         async def program(ports: SimPorts) -> None:
             ports.objectstore = _Watched(ports)
-            await ports.act(do.operation, do.awaited(versions(ports)))
+            await ports.act(deed.operation, deed.awaited(versions(ports)))
 
         return program
 
@@ -167,16 +159,16 @@ def an_ended_run_took_all(ending: Ending) -> None:
 
 
 _GARBAGE: Final = (b"1", b"2")
-_DELETED: Final = (delete("d1", "a"), delete("d2", "b"))
-_PLANNED: Final = (upload("w1", "a", "1"), upload("w2", "b", "2"), *_DELETED, close("x1"), _plan("q1"))
+_DELETED: Final = (do.delete("d1", "a"), do.delete("d2", "b"))
+_PLANNED: Final = (do.upload("w1", "a", "1"), do.upload("w2", "b", "2"), *_DELETED, do.close("x1"), _plan("q1"))
 """A plan of two objects, and so of two parts."""
-_TWICE: Final = (upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"))
-_PAST: Final = (*_TWICE, upload("w3", "a", "3"), commit("p3"), set_rules("q0", "1d"))
+_TWICE: Final = (do.upload("w1", "a", "1"), do.commit("p1"), do.upload("w2", "a", "2"), do.commit("p2"))
+_PAST: Final = (*_TWICE, do.upload("w3", "a", "3"), do.commit("p3"), do.set_rules("q0", "1d"))
 """Two commits that go, each with an object of its own."""
 
 
 def part_scenes() -> Iterator[Scene]:
-    w = client("w", upload("w9", "a", "9"))
+    w = client("w", do.upload("w9", "a", "9"))
     again = _process("r", _apply("r1"), _apply("r2"))
     yield _scene("uploader, apply in parts that comes back", w, again, before=_PLANNED)
     r, z = _process("r", _apply("r1")), _process("z", _apply("z1"))
@@ -197,7 +189,7 @@ def part_scenes() -> Iterator[Scene]:
     yield _scene("apply that finds no bucket, and comes back", blind, before=_PLANNED)
     again = _process("r", _collect("r1"), _apply("r2"))
     yield _scene("committed run in parts that comes back", again, before=_PAST)
-    brancher = client("h", create_branch("h1", "main~1"))
+    brancher = client("h", do.create_branch("h1", "main~1"))
     made = _scene("brancher, committed run in parts that comes back", brancher, again, before=_PAST)
     # What a branch names or may come to name is in no part.
     yield made.instead(an_ended_run_took_all).also(quick=Quick.NEVER)

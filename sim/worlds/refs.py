@@ -24,28 +24,11 @@ from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Versions, dec
 from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted
 from sim.checkers.views import PARTITION, View
 from sim.ports.scene import Quick, Scene
+from sim.scenes import deeds as do
 from sim.scenes.collecting import FENCING
-from sim.scenes.deeds import (
-    clean_records,
-    collect,
-    committed_run,
-    copy,
-    create_branch,
-    create_tag,
-    delete_branch,
-    delete_tag,
-    fence,
-    issue,
-    link_issued,
-    metadata_run,
-    promised,
-    purge,
-    uncommitted_run,
-    undelete_branch,
-    undelete_tag,
-)
+from sim.scenes.doing import MAIN, SIDE, Do, doing, entry_of, note
 from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene, real
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, entry_of, note, scene, upload, write
+from sim.scenes.scenes import client, scene
 
 from .lifecycle import DUE, set_policy
 from .moves import move
@@ -53,7 +36,7 @@ from .multipart import NAME, handle_of
 
 OLD: Final = "main~1"
 """A commit that the rules let go, unless a ref keeps it."""
-_ON_SIDE: Final = (upload("w3", "b", "3", branch=SIDE), commit("p3", branch=SIDE))
+_ON_SIDE: Final = (do.upload("w3", "b", "3", branch=SIDE), do.commit("p3", branch=SIDE))
 """A commit that no other branch has."""
 _KEPT: Final = {"undelete_branch": "delete_branch", "undelete_tag": "delete_tag"}
 
@@ -94,50 +77,51 @@ def ref_scenes() -> Iterator[Scene]:
     yield from _bringing()
 
 
-_branch_again: Final = (create_branch("h1", OLD), delete_branch("h2"), undelete_branch("h3"))
-_tag_again: Final = (create_tag("g1", OLD), delete_tag("g2"), undelete_tag("g3"))
+_branch_again: Final = (do.create_branch("h1", OLD), do.delete_branch("h2"), do.undelete_branch("h3"))
+_tag_again: Final = (do.create_tag("g1", OLD), do.delete_tag("g2"), do.undelete_tag("g3"))
 
 
 def _beside_runs() -> Iterator[Scene]:
-    t = client("r", committed_run("r1"))
-    back = client("d", delete_branch("d1"), undelete_branch("u1"))
-    alone = [upload("w1", "a", "1"), commit("p1"), RULED, create_branch("b0"), *_ON_SIDE]
+    t = client("r", do.committed_run("r1"))
+    back = client("d", do.delete_branch("d1"), do.undelete_branch("u1"))
+    alone = [do.upload("w1", "a", "1"), do.commit("p1"), RULED, do.create_branch("b0"), *_ON_SIDE]
     yield _kept("deleter that undeletes, committed run", back, t, before=alone)
     h, g = client("h", *_branch_again), client("g", *_tag_again)
     yield _kept("brancher that deletes and undeletes, committed run", h, t, before=PAST)
     yield _kept("tagger that deletes and undeletes, committed run", g, t, before=PAST)
-    active = client("r", collect("r1", RunKind.LIFECYCLE, active_only=True))
-    twice = [upload("w1", "a", "1"), commit("p1"), copy("w3", "a", "b", "3"), commit("p2"), clean_records("k0")]
-    gone = [*twice, write("w4", "b", "4"), commit("p3"), RULED, set_policy("q2")]
-    h = client("h", promised(create_branch("h1", OLD), OLD), delete_branch("h2"), undelete_branch("h3"))
+    active = client("r", do.collect("r1", RunKind.LIFECYCLE, active_only=True))
+    twice = [do.upload("w1", "a", "1"), do.commit("p1")]
+    twice += [do.copy("w3", "a", "b", "3"), do.commit("p2"), do.clean_records("k0")]
+    gone = [*twice, do.write("w4", "b", "4"), do.commit("p3"), RULED, set_policy("q2")]
+    h = client("h", do.promised(do.create_branch("h1", OLD), OLD), do.delete_branch("h2"), do.undelete_branch("h3"))
     made = _kept("brancher that deletes and undeletes, lifecycle run over active commits", h, active, before=gone)
     yield made.instead(nothing_reachable_is_deleted, nothing_active_is_deleted(DUE))
     # What is uploaded to a branch that is deleted, and to the next of its name.
-    again = (upload("w4", "z", "4", branch=SIDE), delete_branch("h2"), create_branch("h3"))
-    u = client("h", *again, upload("w5", "z", "5", branch=SIDE), commit("c5", branch=SIDE))
-    yield scene("uploader to a branch made again, run", u, client("r", uncommitted_run("r1")), before=_SIDE)
+    again = (do.upload("w4", "z", "4", branch=SIDE), do.delete_branch("h2"), do.create_branch("h3"))
+    u = client("h", *again, do.upload("w5", "z", "5", branch=SIDE), do.commit("c5", branch=SIDE))
+    yield scene("uploader to a branch made again, run", u, client("r", do.uncommitted_run("r1")), before=_SIDE)
 
 
-_SIDE: Final = [create_branch("b0")]
+_SIDE: Final = [do.create_branch("b0")]
 
 
 def _beside_fences() -> Iterator[Scene]:
     """Let a branch come to be after a fence listed branches. Its uploader had its slice before."""
-    late = client("r", uncommitted_run("r1", options=FENCING))
-    first, then = upload("w1", "a", "1"), upload("w2", "b", "2", branch=SIDE)
-    yield scene("uploader that branches, run that fences", client("u", first, create_branch("h1"), then), late)
-    deleted = [*_SIDE, delete_branch("x0")]
-    back = client("u", first, undelete_branch("h1"), then)
+    late = client("r", do.uncommitted_run("r1", options=FENCING))
+    first, then = do.upload("w1", "a", "1"), do.upload("w2", "b", "2", branch=SIDE)
+    yield scene("uploader that branches, run that fences", client("u", first, do.create_branch("h1"), then), late)
+    deleted = [*_SIDE, do.delete_branch("x0")]
+    back = client("u", first, do.undelete_branch("h1"), then)
     yield scene("uploader that undeletes a branch, run that fences", back, late, before=deleted)
-    again = client("u", upload("w1", "b", "1", branch=SIDE), delete_branch("h0"), create_branch("h1"), then)
+    again = client("u", do.upload("w1", "b", "1", branch=SIDE), do.delete_branch("h0"), do.create_branch("h1"), then)
     yield scene("uploader that makes its branch again, run that fences", again, late, before=_SIDE)
-    x = client("x", delete_branch("h0"), create_branch("h1"))
-    link = client("l", link_issued("w2", "b", "2", branch=SIDE))
-    open_ = [*_SIDE, issue("i0", branch=SIDE)]
+    x = client("x", do.delete_branch("h0"), do.create_branch("h1"))
+    link = client("l", do.link_issued("w2", "b", "2", branch=SIDE))
+    open_ = [*_SIDE, do.issue("i0", branch=SIDE)]
     yield scene("linker to a branch made again, run that fences", link, x, late, before=open_)
-    copier = client("l", copy("w2", "a", "b", "2", branch=SIDE))
-    source = [upload("w1", "a", "1"), *_SIDE]
-    drops = client("r", fence("g1"), clean_records("k1"), uncommitted_run("r1"))
+    copier = client("l", do.copy("w2", "a", "b", "2", branch=SIDE))
+    source = [do.upload("w1", "a", "1"), *_SIDE]
+    drops = client("r", do.fence("g1"), do.clean_records("k1"), do.uncommitted_run("r1"))
     yield scene("copier to a branch made again, run after fencing", copier, x, drops, before=source)
     m = client("m", *move("m1", "a", "b", to=SIDE))
     yield scene("mover to a branch made again, run after fencing", m, x, drops, before=source, resets_objects=True)
@@ -147,20 +131,21 @@ def _beside_several() -> Iterator[Scene]:
     """Several runs of several kinds, with windows and purges, beside one who names what they want."""
     h = client("h", *_branch_again)
     past = [*PAST, set_policy("q1")]
-    p, q = client("p", committed_run("p9", window="7d"), purge("p8")), client("q", collect("q9", RunKind.LIFECYCLE))
-    u = client("u", uncommitted_run("u1"))
-    copier = client("h", copy("w3", "a", "b", "3", ref=OLD), commit("c1"))
+    p = client("p", do.committed_run("p9", window="7d"), do.purge("p8"))
+    q = client("q", do.collect("q9", RunKind.LIFECYCLE))
+    u = client("u", do.uncommitted_run("u1"))
+    copier = client("h", do.copy("w3", "a", "b", "3", ref=OLD), do.commit("c1"))
     made = scene("run that defers and purges, other runs, copier", p, q, u, copier, before=past, due=[DUE])
     yield deferring(made, due=[DUE])
     yield deferring(scene("brancher that deletes and undeletes, run that defers and purges", h, p, u, before=PAST))
-    two = client("q", committed_run("q9"))
-    yield deferring(scene("purger, two runs, brancher", client("p", purge("p9")), two, u, h, before=DEFERRED))
+    two = client("q", do.committed_run("q9"))
+    yield deferring(scene("purger, two runs, brancher", client("p", do.purge("p9")), two, u, h, before=DEFERRED))
 
 
 def _beside_metadata() -> Iterator[Scene]:
     """The trees of what comes back, or is named by its tree."""
-    both = real("t", committed_run("r1"), metadata_run("m1"))
-    h = real("h", *_branch_again, write("w4", "z", "4", branch=SIDE), commit("c4", branch=SIDE))
+    both = real("t", do.committed_run("r1"), do.metadata_run("m1"))
+    h = real("h", *_branch_again, do.write("w4", "z", "4", branch=SIDE), do.commit("c4", branch=SIDE))
     made = metadata_scene("brancher that deletes and undeletes, both runs", h, both, before=PAST, sweeps=True)
     yield made.also(what_was_deleted_comes_back)
     by_tree = real("h", commit_tree("v1", OLD))
@@ -250,19 +235,19 @@ def _bringing() -> Iterator[Scene]:
     """Imports and migrations work on a hidden branch. It alone names their commits and trees, until a branch of the
     users takes them: by a merge, by a reset, or as a new branch.
     """
-    c, t, u = client("c", commit("c1")), client("t", committed_run("t1")), client("u", uncommitted_run("u1"))
+    c, t, u = client("c", do.commit("c1")), client("t", do.committed_run("t1")), client("u", do.uncommitted_run("u1"))
     i, m = client("i", import_one("i1", "z")), client("m", migrate("m1", "y", parent=OLD, branch=SIDE))
     yield _brought("importer, committer", i, c, before=_BEFORE[:1], quick=Quick.NO_FAULT)
     yield _brought("importer, committed run", i, t, before=_BEFORE)
     yield _brought("importer, both runs of data", i, t, u, before=_BEFORE)
     yield _brought("migrator from an old commit, committed run", m, t, before=_BEFORE)
     moves = client("m", migrate("m1", "y"))
-    w = client("w", write("w9", "x", "9"))
+    w = client("w", do.write("w9", "x", "9"))
     yield _brought("migrator that moves its branch, writer", moves, w, before=_BEFORE[:-1])
     yield _brought("migrator that moves its branch, committer", moves, c, before=_BEFORE[:-1], quick=Quick.NEVER)
     yield _brought("importer, migrator, both runs of data", i, m, t, u, before=_BEFORE)
     # Their trees are named by a hidden branch alone, and then by another one.
-    both = real("t", committed_run("r1"), metadata_run("m9"))
+    both = real("t", do.committed_run("r1"), do.metadata_run("m9"))
     for name, deed in (
         ("importer", import_one("i1", "z")),
         ("migrator from an old commit", migrate("m1", "y", parent=OLD, branch=SIDE)),

@@ -23,69 +23,57 @@ from lakebed.versions import CommitExpired, PathExpired, Versions, keys
 from sim.checkers.reachable import reachable, what_was_undone_stays
 from sim.ports.ports import set_ahead
 from sim.ports.scene import Quick, Scene
+from sim.scenes import deeds as do
 from sim.scenes.applies import clear, plan, publish, sweep
 from sim.scenes.collecting import OPTIONS
-from sim.scenes.deeds import (
-    apply_one,
-    apply_planned,
-    clean_records,
-    collect,
-    committed_run,
-    copy,
-    create_branch,
-    days_later,
-    delete_branch,
-    plan_only,
-    purge,
-    read_bytes,
-    resume,
-    set_rules,
-    strand,
-    uncommitted_run,
-    undelete_branch,
-)
+from sim.scenes.doing import MAIN, Do, doing
 from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene, real
-from sim.scenes.scenes import MAIN, Do, client, commit, delete, doing, scene, upload, write
+from sim.scenes.scenes import client, scene
 
 from .erasure import erase
 from .holds import add_hold, what_is_held_stays
 from .lifecycle import DUE, set_policy
 
 _SHARED: Final = (
-    upload("v1", "a", "1"),
-    upload("v2", "c", "2"),
-    commit("p1"),
-    delete("v3", "c"),
-    commit("p2"),
+    do.upload("v1", "a", "1"),
+    do.upload("v2", "c", "2"),
+    do.commit("p1"),
+    do.delete("v3", "c"),
+    do.commit("p2"),
     RULED,
-    committed_run("q1", window="7d"),
-    delete("v4", "a"),
-    commit("p3"),
+    do.committed_run("q1", window="7d"),
+    do.delete("v4", "a"),
+    do.commit("p3"),
 )
 """A run took the first commit, and keeps what was at `c`. A later run takes the next commit, and the object at `a`."""
 _LET_OFF: Final = (
-    upload("v1", "a", "1"),
-    commit("p1"),
-    delete("v2", "a"),
-    commit("p2"),
-    copy("v3", "a", "b", "3", ref="main~1"),
+    do.upload("v1", "a", "1"),
+    do.commit("p1"),
+    do.delete("v2", "a"),
+    do.commit("p2"),
+    do.copy("v3", "a", "b", "3", ref="main~1"),
     RULED,
-    committed_run("q1", window="7d"),
-    clean_records("k1"),
+    do.committed_run("q1", window="7d"),
+    do.clean_records("k1"),
 )
 """A run took the first commit, and let its object off, for a cell named it."""
 _TWO_SWEPT: Final = (
-    upload("v1", "a", "1"),
-    commit("p1"),
-    upload("v2", "c", "2"),
-    commit("p2"),
-    delete("v3", "a"),
-    commit("p3"),
+    do.upload("v1", "a", "1"),
+    do.commit("p1"),
+    do.upload("v2", "c", "2"),
+    do.commit("p2"),
+    do.delete("v3", "a"),
+    do.commit("p3"),
     RULED,
-    committed_run("q1", window="7d"),
+    do.committed_run("q1", window="7d"),
 )
 """A run took two commits. Only the tree of the later one is compared with its child, and so kept in any case."""
-_DUE: Final = (upload("w1", "a", "1"), commit("p1"), set_policy("q0"), collect("q1", RunKind.LIFECYCLE, window="7d"))
+_DUE: Final = (
+    do.upload("w1", "a", "1"),
+    do.commit("p1"),
+    set_policy("q0"),
+    do.collect("q1", RunKind.LIFECYCLE, window="7d"),
+)
 
 
 @doing("undo")
@@ -100,23 +88,23 @@ async def undo(repo: Versions, *, again: bool = True, newest: bool = False) -> N
 
 def undoing_scenes() -> Iterator[Scene]:
     undoer = client("x", undo("x1"), again=[undo("x2")])
-    uncommitted = client("u", uncommitted_run("u1"))
-    yield _scene("undoer, purger", undoer, client("p", purge("p9")), quick=Quick.ALL)
+    uncommitted = client("u", do.uncommitted_run("u1"))
+    yield _scene("undoer, purger", undoer, client("p", do.purge("p9")), quick=Quick.ALL)
     yield _scene("two undoers", undoer, client("y", undo("y1")), quick=Quick.ALL)
-    yield _scene("undoer, committed run", undoer, client("r", committed_run("r1")), before=_SHARED)
-    deferrer = client("r", committed_run("r1", window="7d"))
+    yield _scene("undoer, committed run", undoer, client("r", do.committed_run("r1")), before=_SHARED)
+    deferrer = client("r", do.committed_run("r1", window="7d"))
     yield _scene("undoer, run that defers", undoer, deferrer, before=_SHARED, quick=Quick.NEVER)
-    dropper = client("d", delete("d1", "b"), uncommitted_run("u1"))
+    dropper = client("d", do.delete("d1", "b"), do.uncommitted_run("u1"))
     yield _scene("undoer, deleter that collects", undoer, dropper, before=_LET_OFF)
     yield _scene("undoer, uncommitted run", undoer, uncommitted)
-    brancher = client("b", create_branch("b1", "main~1"))
+    brancher = client("b", do.create_branch("b1", "main~1"))
     yield _scene("undoer, brancher from an old commit", undoer, brancher)
-    branches = client("x", undo("x1"), create_branch("b1", "main~1"))
+    branches = client("x", undo("x1"), do.create_branch("b1", "main~1"))
     yield _scene("undoer that branches, uncommitted run", branches, uncommitted, quick=Quick.NEVER)
     eraser = client("e", erase("e1"))
     yield _scene("undoer, eraser", undoer, eraser, due=[DUE], quick=Quick.NEVER)
-    first, second = client("r", apply_planned("r1", window="7d")), client("z", resume("z1"))
-    made = [*PAST, plan_only("q1", RunKind.COMMITTED)]
+    first, second = client("r", do.apply_planned("r1", window="7d")), client("z", do.resume("z1"))
+    made = [*PAST, do.plan_only("q1", RunKind.COMMITTED)]
     twice = client("x", undo("x1"), undo("x2"))
     yield _scene("undoer, two applies of a run", twice, first, second, before=made, quick=Quick.NEVER)
     yield from _beside_several(undoer)
@@ -126,14 +114,14 @@ def undoing_scenes() -> Iterator[Scene]:
     yield from _beside_erasures()
     yield from _beside_readers()
     # A hold of a commit that the run took, while the run is undone.
-    purger, holder = client("p", purge("p9")), client("h", add_hold("h1", commit="main~1"))
+    purger, holder = client("p", do.purge("p9")), client("h", add_hold("h1", commit="main~1"))
     yield _scene("undoer, holder of a commit", undoer, holder).also(what_is_held_stays)
     yield _scene("undoer, holder of a commit, purger", undoer, holder, purger).also(what_is_held_stays)
     for name, actor in (
         ("purger", purger),
         ("uncommitted run", uncommitted),
-        ("copier", client("h", copy("h1", "a", "b", "3"))),
-        ("other lifecycle run", client("r", collect("r1", RunKind.LIFECYCLE))),
+        ("copier", client("h", do.copy("h1", "a", "b", "3"))),
+        ("other lifecycle run", client("r", do.collect("r1", RunKind.LIFECYCLE))),
     ):
         how: dict[str, Any] = {"before": _DUE, "due": [DUE], "quick": Quick.NEVER}
         yield _scene(f"undoer of a lifecycle run, {name}", undoer, actor, **how).also(what_was_undone_stays)
@@ -141,14 +129,14 @@ def undoing_scenes() -> Iterator[Scene]:
 
 def _beside_several(undoer: Actor) -> Iterator[Scene]:
     """Several runs of several kinds at once, some with a window, and their purges, while one run is undone."""
-    purger, uncommitted = client("p", purge("p9")), client("u", uncommitted_run("u1"))
-    run = client("r", committed_run("r1", window="7d"), purge("r2"))
-    names = client("h", create_branch("h1", "main~1"), delete_branch("h2"), undelete_branch("h3"))
+    purger, uncommitted = client("p", do.purge("p9")), client("u", do.uncommitted_run("u1"))
+    run = client("r", do.committed_run("r1", window="7d"), do.purge("r2"))
+    names = client("h", do.create_branch("h1", "main~1"), do.delete_branch("h2"), do.undelete_branch("h3"))
     yield _scene("undoer, purger, two runs, brancher", undoer, purger, run, uncommitted, names, quick=Quick.NEVER)
     name = "undoer, run that defers and purges, uncommitted run"
     yield _scene(name, undoer, run, uncommitted, before=_SHARED, quick=Quick.NEVER)
-    lifecycle = client("l", collect("l1", RunKind.LIFECYCLE, window="7d"), purge("l2"))
-    before = (*_DUE, upload("w4", "b", "4"), commit("p4"), set_rules("q2", "1d"))
+    lifecycle = client("l", do.collect("l1", RunKind.LIFECYCLE, window="7d"), do.purge("l2"))
+    before = (*_DUE, do.upload("w4", "b", "4"), do.commit("p4"), do.set_rules("q2", "1d"))
     name, actors = "undoer of a lifecycle run, purger, three runs", (undoer, purger, lifecycle, run, uncommitted)
     yield _scene(name, *actors, before=before, due=[DUE], quick=Quick.NEVER).also(what_was_undone_stays)
 
@@ -184,14 +172,14 @@ def _up_to_its_record(undoing: Coroutine[Any, Any, Any]) -> Generator[Effect, An
             return
 
 
-def job(name: str, do: Do, *, after_ms: int = 0) -> Do:
+def job(name: str, deed: Do, *, after_ms: int = 0) -> Do:
     """Do it as a job of a server, unless another one is running. `after_ms`: by a clock that is so much ahead."""
 
     async def act(repo: Versions) -> None:
         set_ahead(repo.ports, after_ms)
         book = JobBook(repo)
         begun = await book.begin(PurgeRequest(), by=name)
-        await do.act(repo)
+        await deed.act(repo)
         await book.finish(structs.replace(begun, state=JobState.DONE))
 
     return Do(Operation(name, "run"), act)
@@ -199,11 +187,11 @@ def job(name: str, do: Do, *, after_ms: int = 0) -> Do:
 
 def _beside_jobs(undoer: Actor) -> Iterator[Scene]:
     """A job of a server that seems to be gone, and one that takes its place: both may be at work."""
-    first = client("p", job("p1", purge("p1")))
-    second = client("q", job("q1", purge("q1"), after_ms=LOST_AFTER_MS))
+    first = client("p", job("p1", do.purge("p1")))
+    second = client("q", job("q1", do.purge("q1"), after_ms=LOST_AFTER_MS))
     yield _scene("undoer, job that purges, job in its place", undoer, first, second, quick=Quick.NEVER)
-    deferrer = client("r", job("r1", committed_run("r1", window="7d")))
-    resumer = client("z", job("z1", resume("z1"), after_ms=LOST_AFTER_MS))
+    deferrer = client("r", job("r1", do.committed_run("r1", window="7d")))
+    resumer = client("z", job("z1", do.resume("z1"), after_ms=LOST_AFTER_MS))
     name = "undoer, job that defers, job in its place"
     yield _scene(name, undoer, deferrer, resumer, before=_SHARED, quick=Quick.NEVER)
 
@@ -211,17 +199,17 @@ def _beside_jobs(undoer: Actor) -> Iterator[Scene]:
 def _beside_upkeep() -> Iterator[Scene]:
     """Collections of metadata, which take trees, and folders and records of runs. Trees are the real ones."""
     # Days after the run began: till then the trees of its commits stay for its readers.
-    first, second = (collect(name, RunKind.METADATA, days=30) for name in ("m1", "m2"))
+    first, second = (do.collect(name, RunKind.METADATA, days=30) for name in ("m1", "m2"))
     undoer, upkeep = real("x", undo("x1"), again=[undo("x2")]), real("m", first, second)
     yield metadata_scene("undoer, metadata run", undoer, real("m", first), before=_TWO_SWEPT, sweeps=True)
     # Its record says that it is undone, and all that it noted is there: readers and runs have only the record to go by.
     halfway = [*_TWO_SWEPT, undo_halfway("q2")]
-    brancher = real("b", create_branch("b1", "main~2"))
+    brancher = real("b", do.create_branch("b1", "main~2"))
     name = "undoer that goes on, brancher, upkeep"
     made = metadata_scene(name, undoer, brancher, upkeep, before=halfway, sweeps=True)
     yield made.also(what_was_undone_can_be_named)
     # A run that counts on what another one took has ended. Its folder is empty, and its record goes.
-    counted = [*_SHARED, committed_run("r1"), collect("m0", RunKind.METADATA, days=30)]
+    counted = [*_SHARED, do.committed_run("r1"), do.collect("m0", RunKind.METADATA, days=30)]
     name = "undoer, upkeep that forgets who counted"
     yield metadata_scene(name, real("x", undo("x1")), real("m", second), before=counted, sweeps=True)
 
@@ -245,18 +233,18 @@ def _amid_applies() -> Iterator[Scene]:
     # the second commit then. A third run is ten days later, takes that, and began to look while the first had swept.
     days = 15
     twice = [
-        upload("v1", "a", "1"),
-        commit("p1"),
-        upload("v2", "c", "2"),
-        commit("p2"),
-        days_later(delete("v3", "a"), days),
-        days_later(commit("p3"), days),
+        do.upload("v1", "a", "1"),
+        do.commit("p1"),
+        do.upload("v2", "c", "2"),
+        do.commit("p2"),
+        do.days_later(do.delete("v3", "a"), days),
+        do.days_later(do.commit("p3"), days),
         # Two pages of what is staged, so that a look can stop between them.
-        write("w4", "y", "4"),
-        write("w5", "z", "5"),
+        do.write("w4", "y", "4"),
+        do.write("w5", "z", "5"),
         RULED,
         plan("q1"),
-        committed_run("q2", window="7d"),
+        do.committed_run("q2", window="7d"),
         plan("q3", days=20),
         publish("q4", "q3", days=20),
         undo("q5"),
@@ -264,13 +252,13 @@ def _amid_applies() -> Iterator[Scene]:
     ]
     # Each of two commits is taken by a run of its own. A third run was published before, and takes both.
     each = [
-        upload("v1", "a", "1"),
-        commit("p1"),
-        upload("v2", "c", "2"),
-        commit("p2"),
-        days_later(delete("v3", "a"), days),
-        days_later(delete("v4", "c"), days),
-        days_later(commit("p3"), days),
+        do.upload("v1", "a", "1"),
+        do.commit("p1"),
+        do.upload("v2", "c", "2"),
+        do.commit("p2"),
+        do.days_later(do.delete("v3", "a"), days),
+        do.days_later(do.delete("v4", "c"), days),
+        do.days_later(do.commit("p3"), days),
         RULED,
         plan("q1"),
         plan("q2", days=20),
@@ -288,15 +276,15 @@ def _amid_applies() -> Iterator[Scene]:
     third = client("r", clear("r1", "q3", days=20), sweep("r2", "q3", days=20))
     yield _amid("sweeper that undoes, run that looks again", undone, third, before=twice)
     # A file of a tree that the plan took was named by a commit since, and a run took that.
-    planned = [write("v1", "a", "1"), strand("s1"), plan_only("q2", RunKind.METADATA)]
-    stranded = [*planned, commit("p1"), *_TWO_SWEPT[2:]]
-    undoer, upkeep = real("x", undo("x1")), real("m", apply_one("m1", 0, days=30))
+    planned = [do.write("v1", "a", "1"), do.strand("s1"), do.plan_only("q2", RunKind.METADATA)]
+    stranded = [*planned, do.commit("p1"), *_TWO_SWEPT[2:]]
+    undoer, upkeep = real("x", undo("x1")), real("m", do.apply_one("m1", 0, days=30))
     yield metadata_scene("undoer, apply of an older metadata plan", undoer, upkeep, before=stranded, sweeps=True)
 
 
 def _beside_readers() -> Iterator[Scene]:
     """Its record says that a lifecycle run is undone, and all that it noted is there: so a late note stays, too."""
-    reader = client("b", read_bytes("b1", "a", ref=MAIN), copy("b2", "a", "b", "3"))
+    reader = client("b", do.read_bytes("b1", "a", ref=MAIN), do.copy("b2", "a", "b", "3"))
     name, before = "undoer of a lifecycle run that goes on, reader that copies", (*_DUE, undo_halfway("q2"))
     made = _scene(name, client("x", undo("x1")), reader, before=before, due=[DUE])
     yield made.also(what_was_undone_can_be_read)
@@ -317,16 +305,16 @@ def _amid(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
 def _beside_erasures() -> Iterator[Scene]:
     """A run took a commit, and let off the object that it has at the path which an erasure selects."""
     before = [
-        upload("v1", "a", "1"),
-        commit("p1"),
-        upload("v2", "a", "2"),
-        copy("v3", "a", "b", "3"),
-        commit("p2"),
-        copy("v4", "a", "c", "4", ref="main~1"),
+        do.upload("v1", "a", "1"),
+        do.commit("p1"),
+        do.upload("v2", "a", "2"),
+        do.copy("v3", "a", "b", "3"),
+        do.commit("p2"),
+        do.copy("v4", "a", "c", "4", ref="main~1"),
         RULED,
-        committed_run("q1", window="7d"),
-        clean_records("k1"),
-        delete("v5", "c"),
+        do.committed_run("q1", window="7d"),
+        do.clean_records("k1"),
+        do.delete("v5", "c"),
     ]
     # Of its kind it is kept when it ended.
     eraser = replace(client("e", Do(Operation("e1", "erase"), erase("e1").act)), collecting=1)

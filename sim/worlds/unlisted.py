@@ -14,9 +14,10 @@ from lakebed.gc.live.installation.missing import ADOPTED_AGE_MS
 from lakebed.versions import Versions, keys
 from sim.ports.ports import LEVELS, SimPorts, set_ahead
 from sim.ports.scene import Scene
+from sim.scenes import deeds as do
 from sim.scenes.collecting import FENCING, PRIVATE
-from sim.scenes.deeds import close, uncommitted_run
-from sim.scenes.scenes import client, commit, doing, scene, upload, versions, write
+from sim.scenes.doing import doing, versions
+from sim.scenes.scenes import client, scene
 
 _PRIVATE: Final = tuple(one for one in PRIVATE if one != LEVELS)
 """Who puts slices on record lists the folders of `data/`."""
@@ -50,12 +51,12 @@ def _scene(name: str, *actors: Actor, **how: Any) -> Scene:
 
 
 def unlisted_scenes() -> Iterator[Scene]:
-    run = uncommitted_run("r1", options=FENCING)
+    run = do.uncommitted_run("r1", options=FENCING)
     r = client("r", lose_slices("x1"), adopt_slices("a1"), run)
-    u, staged = client("u", upload("w2", "a", "2")), [write("w1", "a", "1")]
+    u, staged = client("u", do.upload("w2", "a", "2")), [do.write("w1", "a", "1")]
     yield _scene("uploader, adopter of its slice that runs", u, r, staged=staged)
-    closing = client("u", upload("w2", "a", "2"), close("x2"))
+    closing = client("u", do.upload("w2", "a", "2"), do.close("x2"))
     yield _scene("uploader that closes, adopter of its slice that runs", closing, r, staged=staged)
-    old = [upload("w0", "b", "0")]
-    c = client("c", commit("c1"))
+    old = [do.upload("w0", "b", "0")]
+    c = client("c", do.commit("c1"))
     yield _scene("committer, adopter of its slice that runs", c, r, before=old)

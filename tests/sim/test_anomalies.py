@@ -16,7 +16,9 @@ from lakebed.versions import Versions
 from sim import Ending, Scene
 from sim.checkers.views import View
 from sim.planted.hunting import read_schedule
-from sim.scenes.scenes import MAIN, Do, client, commit, read, scene, write
+from sim.scenes.deeds import commit, read, write
+from sim.scenes.doing import MAIN, Do
+from sim.scenes.scenes import client, scene
 
 
 def shows(made: Scene, anomaly: Callable[[Ending], bool], schedules: Iterable[str]) -> bool:
