@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+import explorer
 import sim
 from sim.planted.guards import PAGE, filled_in
 from sim.planted.hunting import MUTANTS
@@ -38,8 +39,8 @@ def test_each_scene_that_catches_a_bug_is_walked() -> None:
 def test_each_invariant_names_checkers_and_a_bug_that_exist() -> None:
     rows = [line.split("|")[1:-1] for line in PAGE.read_text().splitlines() if re.match(r"\| \d ", line)]
     names = {mutant.name for mutant in MUTANTS}
-    folder = Path(sim.__file__).parent
-    source = "\n".join([file.read_text() for file in sorted(folder.rglob("*.py"))])
+    folders = (Path(package.__file__ or "").parent for package in (explorer, sim))
+    source = "\n".join([file.read_text() for folder in folders for file in sorted(folder.rglob("*.py"))])
 
     assert [int(row[0].split()[0]) for row in rows] == [*range(1, 9)]
     for words, checkers, bug in rows:
