@@ -26,6 +26,7 @@ from lakebed.gc.messages import (
     LC_PREFIX,
     Mode,
     Plan,
+    Requests,
     RunKind,
     RunReport,
     Service,
@@ -35,7 +36,7 @@ from lakebed.gc.rules import MetadataRule, Rules
 from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.gc.runs.resume import UnfinishedRun, holding_runs, unfinished_runs
 from lakebed.kv import Store
-from lakebed.objectstore import Deleter
+from lakebed.objectstore import Deleter, ObjectStore
 from lakebed.versions import Versions
 from sim.ports.ports import LEVELS, REPORTS, TREES, SimDeleter, SimObjectStore, set_ahead
 
@@ -86,19 +87,10 @@ class Collecting:
         self.service = CollectionService(repo, options)
         self.runs = RunBook(repo, options)
         self.rules = RuleBook(repo)
-        self.context = RunContext(
-            repository="sim",
-            service=Service(self.service),
-            engine=LocalEngine(
-                repo.objectstore,
-                repo.ports,
-                open_deleter=open_deleter or (lambda: SimDeleter(store.own)),
-                rows_per_part=rows_per_part,
-            ),
-            store=repo.objectstore,
-            ports=Ports(clock, repo.ports.ids, repo.ports.tasks),
-            progress=_ignore,
-        )
+        ports = Ports(clock, repo.ports.ids, repo.ports.tasks)
+        opener = open_deleter or (lambda: SimDeleter(store.own))
+        engine = LocalEngine(repo.objectstore, repo.ports, open_deleter=opener, rows_per_part=rows_per_part)
+        self.context = context_of(self.service, repo.objectstore, ports, engine)
 
     async def plan(self, kind: RunKind, mode: Mode = Mode.CLEAN, *, active_only: bool = False) -> Plan:
         options = replace(_UNCOMMITTED, mode=mode, active_only=active_only)
@@ -151,8 +143,16 @@ class Collecting:
             await self.run(RunKind.UNCOMMITTED)
 
 
-def _ignore(_: str) -> None:
-    return
+def context_of(
+    requests: Requests, store: ObjectStore, ports: Ports, engine: LocalEngine, *, repository: str = "sim"
+) -> RunContext:
+    """Return what a flow is given, with nobody to see how far it is."""
+
+    def ignore(_: str) -> None:
+        return
+
+    service = Service(requests)
+    return RunContext(repository=repository, service=service, engine=engine, store=store, ports=ports, progress=ignore)
 
 
 class _Grace:

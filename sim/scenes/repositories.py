@@ -339,7 +339,13 @@ def what_is_in_use_or_kept_is_noted(ending: Ending) -> None:
 # Scenes
 
 
+def _scene(name: str, *actors: Actor, **how: Any) -> Scene:
+    return Scene(name=name, actors=actors, quick=Quick.ALL, **how)
+
+
 def repository_scenes() -> Iterator[Scene]:
+    forgotten: dict[str, Any] = {"prepare": _prepare, "tidy": _tidy}
+    forgotten |= {"tidy_checks": (nothing_is_left_of_the_one_before,)}
     again = _doing(DELETE, _create("sim://two"))
     deleter = Actor("d", again, _doing(_create("sim://three")))
     writer, committer = _actor("w", WRITE, knows=True), _actor("c", COMMIT, knows=True)
@@ -351,30 +357,18 @@ def repository_scenes() -> Iterator[Scene]:
         ("committer of a repository that writes", [_actor("c", COMMIT, WRITE, knows=True)]),
         ("writer, committer of a repository", [writer, committer]),
     ):
-        yield Scene(
-            name=f"{name}, deleter that makes it again",
-            actors=(*others, deleter),
-            prepare=_prepare,
-            tidy=_tidy,
-            checks=(what_followed_the_deletion_is_there,),
-            tidy_checks=(nothing_is_left_of_the_one_before,),
-            quick=Quick.ALL if len(others) == 1 else Quick.NEVER,
-        )
+        made = _scene(f"{name}, deleter that makes it again", *others, deleter, **forgotten)
+        yield made.also(what_followed_the_deletion_is_there, quick=Quick.ALL if len(others) == 1 else Quick.NEVER)
     yield from _deletions()
     yield from take_over_scenes()
     # A branch that is made through an old handle is usable while its repository is forgotten.
     branches: Deed = ("branch", _make_branch)
     writes: Deed = ("write to a branch", partial(_write, branch="topic"))
     commits: Deed = ("commit of a branch", partial(_commit, branch="topic"))
-    for name, deeds in (("writer", (branches, writes)), ("committer", (branches, commits, writes))):
-        yield Scene(
-            name=f"brancher and {name} of a repository, deleter that forgets it",
-            actors=(_actor("b", *deeds, knows=True), _actor("d", DELETE, FORGET)),
-            prepare=_prepare,
-            tidy=_tidy,
-            tidy_checks=(nothing_is_left_of_the_one_before,),
-            quick=Quick.ALL,
-        )
+    for who, deeds in (("writer", (branches, writes)), ("committer", (branches, commits, writes))):
+        brancher, forgetter = _actor("b", *deeds, knows=True), _actor("d", DELETE, FORGET)
+        name = f"brancher and {who} of a repository, deleter that forgets it"
+        yield _scene(name, brancher, forgetter, **forgotten)
     yield from _places()
 
 
@@ -389,7 +383,7 @@ def _places() -> Iterator[Scene]:
         for has_every in (False, True):
             actors = [_actor(letter, deed, has_every=has_every) for letter, deed in (("a", outer), ("b", second))]
             place = f"{name}, in processes that made others" if has_every else name
-            yield Scene(name=place, actors=actors, checks=checks, quick=Quick.ALL)
+            yield _scene(place, *actors, checks=checks)
 
     async def later(ports: SimPorts) -> None:
         ports.clock.ms += CREATING_AGE_MS
@@ -403,7 +397,7 @@ def _places() -> Iterator[Scene]:
         ("creator that is taken over, creator inside", None, [made_others, Actor("t", later), inside]),
         ("deleter that brings back, creator inside", _prepare, [_actor("d", DELETE, UNDELETE), inside]),
     ):
-        yield Scene(name=name, actors=actors, prepare=prepare, checks=checks, quick=Quick.ALL)
+        yield _scene(name, *actors, prepare=prepare, checks=checks)
 
 
 INSTALLATIONS: Final = (b"one/", b"two/")
@@ -428,13 +422,8 @@ async def _old_server(ports: SimPorts) -> None:
 def take_over_scenes() -> Iterator[Scene]:
     """Two installations migrate one repository of an old server in place."""
     first, second = (Actor(letter, _taking_over(at)) for letter, at in zip("ab", INSTALLATIONS, strict=True))
-    yield Scene(
-        name="two installations take over one namespace of an old server",
-        actors=(first, second),
-        prepare=_old_server,
-        checks=(one_took_it_over,),
-        quick=Quick.ALL,
-    )
+    name = "two installations take over one namespace of an old server"
+    yield _scene(name, first, second, prepare=_old_server, checks=(one_took_it_over,))
 
 
 def _deletions() -> Iterator[Scene]:
@@ -457,13 +446,6 @@ def _deletions() -> Iterator[Scene]:
         ("two undeleters, one of which deletes again and brings back", deleted, (undeleter, thrice)),
     )
     for name, prepare, actors in worlds:
-        yield Scene(
-            name=name,
-            actors=actors,
-            prepare=prepare,
-            tidy=_finish,
-            tidy_checks=checks,
-            quick=Quick.ALL,
-            # A cleaner of repositories meets each of them once, and may fail at each.
-            is_lock_free="cleaner" not in name,
-        )
+        made = _scene(name, *actors, prepare=prepare, tidy=_finish, tidy_checks=checks)
+        # A cleaner of repositories meets each of them once, and may fail at each.
+        yield made.also(is_lock_free="cleaner" not in name)

@@ -23,7 +23,7 @@ from lakebed.gc.kinds.erasure.plan import Erasure
 from lakebed.gc.kinds.lifecycle.plan import Lifecycle
 from lakebed.gc.live import CollectionService, PolicyBook, QueueWorker, ServiceOptions, open_deleted
 from lakebed.gc.machine import flow
-from lakebed.gc.messages import ErasureOrder, Mode, Requests, Service
+from lakebed.gc.messages import ErasureOrder, Mode, Requests
 from lakebed.gc.rules import Selection
 from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.objectstore import DeleteFailure
@@ -39,7 +39,7 @@ from sim.checkers.deleted import (
 )
 from sim.ports.ports import SimDeleter, SimPorts
 from sim.ports.scene import Program, Quick, Scene
-from sim.scenes.collecting import OPTIONS
+from sim.scenes.collecting import OPTIONS, context_of
 from sim.scenes.doing import MAIN, entry_of, note, put_bytes
 from sim.scenes.repositories import NAME, OLD_MS, Namespace, acting, catalog_of
 
@@ -151,14 +151,8 @@ def _over(ports: SimPorts, service: Requests, *, fails: bool = False) -> RunCont
     store = Namespace(ports, ONE)
     own = ports.objectstore.own
     kind = _Refusing if fails else NamespaceDeleter
-    return RunContext(
-        repository=NAME,
-        service=Service(service),
-        engine=LocalEngine(store, ports.ports, open_deleter=lambda: kind(own)),
-        store=store,
-        ports=ports.ports,
-        progress=lambda _: None,
-    )
+    engine = LocalEngine(store, ports.ports, open_deleter=lambda: kind(own))
+    return context_of(service, store, ports.ports, engine, repository=NAME)
 
 
 async def _in_use(ports: SimPorts, **how: bool) -> RunContext:

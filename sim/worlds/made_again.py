@@ -35,7 +35,7 @@ from lakebed.versions import Versions, decode_cell, is_gone, keys
 from sim.checkers.deleted import ONE
 from sim.ports.ports import SimPorts, SimStore
 from sim.ports.scene import Quick, Scene
-from sim.scenes.collecting import OPTIONS
+from sim.scenes.collecting import OPTIONS, context_of
 from sim.scenes.doing import note
 from sim.scenes.repositories import NAME, Namespace, acting, catalog_of
 
@@ -140,14 +140,9 @@ async def _copy(versions: Versions) -> None:
 
 async def _context(ports: SimPorts) -> RunContext:
     store = _Noting(ports)
-    return RunContext(
-        repository=NAME,
-        service=Service(CollectionService((await catalog_of(ports).get(NAME)).versions, OPTIONS)),
-        engine=LocalEngine(store, ports.ports, open_deleter=lambda: _Deleter(store)),
-        store=store,
-        ports=ports.ports,
-        progress=lambda _: None,
-    )
+    service = CollectionService((await catalog_of(ports).get(NAME)).versions, OPTIONS)
+    engine = LocalEngine(store, ports.ports, open_deleter=lambda: _Deleter(store))
+    return context_of(service, store, ports.ports, engine, repository=NAME)
 
 
 async def _apply(ports: SimPorts, *, by_name: bool) -> None:
