@@ -113,6 +113,8 @@ def test_the_message_is_the_servers_own() -> None:
         ),
         (lambda c: c.history.merge("lake", "dev", "x"), "branch not found", "lakefs://lake/x: branch not found"),
         (lambda c: list(c.history.log("lake", "dev")), "ref: not found", "lakefs://lake/dev: not found"),
+        (lambda c: list(c.history.log("lake", "a", stop_at="b")), "ref: not found", "lakefs://lake/a: not found"),
+        (lambda c: list(c.history.log("lake", "a", stop_at="b")), "stop_at: not found", "lakefs://lake/b: not found"),
         (lambda c: c.users.get("bob"), "user not found", "bob: user not found"),
         (
             lambda c: c.branches.cherry_pick("lake", "main", ref="dev", parent_number=1),

@@ -116,8 +116,7 @@ def about_of(operation: AnyOperation, arguments: Sequence[str], query: Query, bo
     if repository is None:
         return [*arguments[:1]]
     refs = [names[name] for name in _REFS if name in names]
-    if branch := str(query.get("branch") or ""):
-        refs.append(branch)
+    refs += [str(query[name]) for name in ("branch", "stop_at") if query.get(name)]
     path = str(query.get("path") or "")
     if source := getattr(body, "src_path", ""):
         return [_uri(repository, getattr(body, "src_ref", "") or refs[0], source), _uri(repository, refs[0], path)]

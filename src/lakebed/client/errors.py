@@ -142,9 +142,10 @@ def error_of(
     if expired is not None:
         return ObjectExpired(message, status=status, request=request, expired=expired)
     if about and message in _UNNAMED:
+        parameter, _, words = message.rpartition(": ")
         # Only the last is a branch for sure: the others are refs of any kind.
-        named = about[-1] if message == "branch not found" else " or ".join(about)
-        message = f"{named}: {message.removeprefix('ref: ')}"
+        is_last = parameter == "stop_at" or words == "branch not found"
+        message = f"{about[0] if parameter == 'ref' else about[-1] if is_last else ' or '.join(about)}: {words}"
     elif about and (words := next((one for one in _NEXT if f"{message}:".startswith(f"{one}:")), "")):
         # The server's name of the branch is in the words that the request was about.
         message = f"{about[-1]}: {words}: {_NEXT[words]}"
