@@ -60,7 +60,7 @@ def test_each_family_has_its_exit_code(error: LakebedError, code: int) -> None:
 
 def test_an_error_is_one_line() -> None:
     assert describe(LakebedError("first\nsecond")) == "first"
-    assert describe(LakebedError("")) == "LakebedError"
+    assert describe(LakebedError("")) == "lakebed error"
 
 
 def test_of_a_copy_to_a_full_disk_the_target_is_named() -> None:
