@@ -83,7 +83,7 @@ class ScriptReads:
         page = await opened.versions.staging.list(
             ref, prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), limit=limit
         )
-        is_hidden = await unreadable(_permissions(caller), repository, ref)
+        hidden = await unreadable(_permissions(caller), repository, ref, (key for key, _ in page.items))
         results: list[dict[str, Any]] = []
         for key, row in page.items:
             if row is None:
@@ -91,7 +91,7 @@ class ScriptReads:
             else:
                 entry = from_row(row)
                 path = key_to_path(key)
-                checksum = "" if is_hidden(path) else entry.checksum
+                checksum = "" if key in hidden else entry.checksum
                 found = {"size_bytes": entry.size_bytes, "checksum": checksum, "mtime": entry.modified_ms // 1000}
                 results.append({"path": path, "path_type": "object", **found})
         return 200, _page(results, page.has_more)

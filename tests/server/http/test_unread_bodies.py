@@ -319,4 +319,6 @@ def test_a_listing_denies_the_rows_that_one_look_at_each_denies(pattern: str) ->
     is_denied = permissions.denied_below("fs:ReadObject", "lake/object/")
 
     for path in ("a", "ab", "b", "c"):
-        assert is_denied(path) is not permissions.allows("fs:ReadObject", "lake/object/" + path)
+        assert (is_denied is not None and is_denied(path)) is not permissions.allows(
+            "fs:ReadObject", "lake/object/" + path
+        )

@@ -228,14 +228,15 @@ async def keep_actions(
     return commit_id
 
 
-async def unreadable(permissions: Permissions, repository: str, ref: str) -> Callable[[str], bool]:
-    """Return a function that returns whether a statement denies the caller to read the object at a path of a ref.
+async def unreadable(permissions: Permissions, repository: str, ref: str, keys: Iterable[bytes]) -> frozenset[bytes]:
+    """Return those keys of a ref's objects that a statement denies the caller to read.
 
     A listing still shows the path, size and time of a denied object. It hides checksum, address and metadata: a
     checksum shows whether two objects are equal, and an address may be readable elsewhere.
     """
     action, beginning, at = await _rows_of(permissions, repository, ref)
-    return permissions.denied_below(action, beginning, at)
+    is_denied = permissions.denied_below(action, beginning, at)
+    return frozenset() if is_denied is None else frozenset(key for key in keys if is_denied(key.decode()))
 
 
 async def readable(permissions: Permissions, repository: str, ref: str) -> Callable[[str], bool]:

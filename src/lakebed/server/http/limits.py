@@ -163,10 +163,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._disarm()
-        if len(self.headers) > HEADERS_MAX or self._size_of_head() > HEAD_BYTES_MAX:
+        # All of the head is among the bytes that came since the head before it: few of them need no look at each.
+        is_long = self._body_bytes > HEAD_BYTES_MAX and self._size_of_head() > HEAD_BYTES_MAX
+        if is_long or len(self.headers) > HEADERS_MAX:
             self._refuse(431, b"the headers are too large")
             return
-        if sum(name == b"host" for name, _ in self.headers) > 1:
+        if [name for name, _ in self.headers].count(b"host") > 1:
             # Two proxies on the way could each use another Host (RFC 9112, 3.2).
             self._refuse(400, b"more than one Host header")
             return

@@ -45,8 +45,8 @@ class Differences(Resource):
         # A removed path has the left side's row here, because the right side has none.
         taken = await repository.versions.taken.shown([one.row for one in found if one.row is not None])
         shows = request.flag("include_right_stats")
-        is_hidden = await unreadable(request.permissions, request.args[0], request.args[2])
-        hidden = {one.key for one in found if shows and one.row is not None and is_hidden(key_to_path(one.key))}
+        with_stats = (one.key for one in found if shows and one.row is not None)
+        hidden = await unreadable(request.permissions, request.args[0], request.args[2], with_stats)
         return _page(found, has_more=has_more, is_with_stats=shows, taken=taken, hidden=hidden)
 
     @in_repository(history.COUNT_EXPIRED)

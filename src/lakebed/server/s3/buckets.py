@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
@@ -273,15 +273,14 @@ class Buckets:
 
 
 async def _shown_items(
-    request: S3Request, place: Place, root: str, items: Iterable[tuple[bytes, Row | None]]
+    request: S3Request, place: Place, root: str, items: Sequence[tuple[bytes, Row | None]]
 ) -> list[tuple[str, Row | None]]:
     """Return rows by their keys, which begin with `root`. A row that the caller is denied to read has an empty ETag."""
-    is_hidden = await unreadable(request.permissions, place.repository, place.ref)
+    hidden = await unreadable(request.permissions, place.repository, place.ref, (key for key, _ in items))
     shown: list[tuple[str, Row | None]] = []
     for key, row in items:
-        path = key.decode()
-        without = row is not None and is_hidden(path) and (*row[:5], "", row[6], "", b"")
-        shown.append((root + path, without or row))
+        without = row is not None and key in hidden and (*row[:5], "", row[6], "", b"")
+        shown.append((root + key.decode(), without or row))
     return shown
 
 

@@ -65,10 +65,12 @@ class Objects(Resource):
             now_s=self._state.ports.clock.now_ms() // 1000,
             is_with_metadata=request.flag("user_metadata", default=True),
         )
-        is_hidden = await unreadable(request.permissions, request.args[0], request.args[1])
-        for index, (key, row) in enumerate(listing.items):
-            if row is not None and is_hidden(key.decode()):
-                results[index] = replace(results[index], checksum="", physical_address="", metadata={})
+        objects_of_page = (key for key, row in listing.items if row is not None)
+        hidden = await unreadable(request.permissions, request.args[0], request.args[1], objects_of_page)
+        if hidden:
+            for index, (key, _) in enumerate(listing.items):
+                if key in hidden:
+                    results[index] = replace(results[index], checksum="", physical_address="", metadata={})
         if request.flag("presign") and self._state.presign_s is not None:
             # A signed URL allows reading the object, which the permission to list does not include.
             may_read = await readable(request.permissions, request.args[0], request.args[1])
