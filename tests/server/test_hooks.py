@@ -534,7 +534,7 @@ async def test_a_script_may_lie_in_a_file_of_the_branch(client: httpx.AsyncClien
     ],
 )
 async def test_a_script_stays_within_its_limits(client: httpx.AsyncClient, repo: str, text: str, words: str) -> None:
-    await put_action(client, repo, action("pre-commit", script(text, timeout="1s" if "longer" in words else "1m")))
+    await put_action(client, repo, action("pre-commit", script(text, timeout="1s" if "longer" in words else "10m")))
 
     answer = await commit(client, repo)
 
