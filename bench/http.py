@@ -21,6 +21,9 @@ T = TypeVar("T")
 CONNECTIONS = 16
 START_S = 600
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+INSTRUCTIONS = os.environ.get("BENCH_INSTRUCTIONS", "")
+"""A file's path: servers run in valgrind, which writes it. Then a CPU second is 10⁹ instructions outside the kernel."""
+COUNTED = ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={INSTRUCTIONS}%p"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Peer:
 
     def cpu_s(self) -> float:
         """Of all its threads, and of the processes that it started."""
+        if INSTRUCTIONS:
+            return instructions(self.pid) / 1e9
         return sum(_cpu_s(pid) for pid in family(self.pid))
 
     def peak_mib(self) -> float:
@@ -185,7 +190,8 @@ def bare_server(folder: Path, **options: str) -> Iterator[Peer]:
 def started(command: list[str], *, marker: str, environment: Mapping[str, str] = os.environ) -> Iterator[Peer]:
     """Start a Python process that says where it listens in a line with `marker` before the port."""
     variables = {**environment, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=variables)
+    command = [*(COUNTED if INSTRUCTIONS else []), sys.executable, *command]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
     try:
         yield Peer(process.pid, _port(process, marker))
     finally:
@@ -193,6 +199,14 @@ def started(command: list[str], *, marker: str, environment: Mapping[str, str] =
         process.wait(START_S)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def instructions(pid: int) -> int:
+    """Return how many a process in valgrind has carried out so far: each dump counts from the one before."""
+    subprocess.run(["callgrind_control", "--dump", str(pid)], check=True, capture_output=True)
+    dumps = Path(INSTRUCTIONS).parent.glob(f"{Path(INSTRUCTIONS).name}{pid}.*")
+    lines = [line for dump in dumps for line in dump.read_text().splitlines() if line.startswith("totals:")]
+    return sum(int(line.split()[1]) for line in lines)
 
 
 def _port(process: subprocess.Popen[str], marker: str) -> int:

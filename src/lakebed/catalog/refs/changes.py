@@ -411,9 +411,15 @@ class Changes:
         """Run the hooks before a new branch or tag, make it, and begin the hooks after it."""
         run = await self._hooks.before(event)
         commit_id = await make()
-        source, is_commit = event.branch or commit_id, not event.branch
-        after = replace(event, type=event.type.after, source_ref=source, source_is_commit=is_commit, pre_run=run)
-        await self._hooks.after(replace(after, commit_id=commit_id))
+        after = replace(
+            event,
+            type=event.type.after,
+            source_ref=event.branch or commit_id,
+            source_is_commit=not event.branch,
+            commit_id=commit_id,
+            pre_run=run,
+        )
+        await self._hooks.after(after)
         return commit_id
 
     async def check_clean(self, branch: str) -> None:
