@@ -24,10 +24,12 @@ from typing import Any
 import duckdb
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bench.embedded.lake import in_hex
 from bench.harness import own_peak_mib
 from lakebed.base import slice_number
 from lakebed.gc import messages
@@ -43,8 +45,8 @@ from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 from lakebed.runtime import live_ports
 
-from .history import NOW_MS, history
-
+HOUR_MS = 3_600_000
+NOW_MS = 1_790_000_000_000
 URI = "local://bench/lifecycle"
 ROWS = 10_000
 NEW_ROWS = 2_000
@@ -59,6 +61,8 @@ STEP = 10_007
 """A prime: commits that step this far from place to place come to all, so every range is in some tree."""
 SPREAD = 0.6180339887498949
 """Multiples of it, without their whole parts, are spread evenly however many there are."""
+
+Numbers = npt.NDArray[np.int64]
 
 
 class Day(msgspec.Struct, kw_only=True):
@@ -287,6 +291,56 @@ WITH members AS (
 )
 SELECT count(*) FROM judged WHERE stays = 0
 """
+
+
+def history(commits: int, branches: int) -> tuple[pa.Table, pa.Table]:
+    """Make up COMMITS and REFS: main, branches that begin in it, and commits that none has."""
+    main, dangling = commits * 2 // 5, commits // 20
+    each = (commits - main - dangling) // (branches - 1)
+    random = np.random.default_rng(1)
+    parent, generation, heads = np.arange(-1, main - 1), np.arange(1, main + 1), [main - 1]
+    for start in random.integers(main // 2, main, branches - 1).tolist():
+        first = len(parent)
+        parent = np.append(parent, [start, *range(first, first + each - 1)])
+        generation = np.append(generation, np.arange(each) + generation[start] + 1)
+        heads.append(len(parent) - 1)
+    rest = commits - len(parent)
+    loose = random.integers(0, len(parent), rest)
+    parent, generation = np.append(parent, loose), np.append(generation, generation[loose] + 1)
+    merged = np.where(random.integers(0, 10, commits) == 0, random.integers(0, main, commits), -1)
+    order = np.argsort(generation, kind="stable")
+    return _commits(parent, generation, merged, order), _refs(heads)
+
+
+def _commits(parent: Numbers, generation: Numbers, merged: Numbers, order: Numbers) -> pa.Table:
+    ids = _ids(np.arange(len(parent)))
+    firsts, seconds = parent[order], merged[order]
+    both = np.stack((firsts, seconds), axis=1).ravel()
+    counts = np.cumsum((firsts >= 0).astype(np.int32) + (seconds >= 0))
+    named = ids.take(pa.array(both[both >= 0]))
+    columns = {
+        "id": ids.take(pa.array(order)),
+        "generation": generation[order],
+        "creation_date": NOW_MS - (generation.max() - generation[order]) * HOUR_MS // 10,
+        "metarange_id": _ids(order + 10**9),
+        "parents": pa.ListArray.from_arrays(np.append(0, counts).astype(np.int32), named),
+        "swept": np.zeros(len(order), np.bool_),
+        "expiring": np.zeros(len(order), np.bool_),
+    }
+    return pa.table(columns).cast(messages.arrow_schema(messages.COMMITS))
+
+
+def _refs(heads: list[int]) -> pa.Table:
+    names = ["main", *(f"team-{number % 20}/branch-{number}" for number in range(1, len(heads)))]
+    ids = _ids(np.array(heads)).to_pylist()
+    columns = {"kind": ["branch"] * len(heads), "name": names, "commit_id": ids, "state": ["active"] * len(heads)}
+    return pa.table(columns).cast(messages.arrow_schema(messages.REFS))
+
+
+def _ids(numbers: Numbers) -> pa.Array:
+    """64 hex digits each."""
+    words = numbers.astype(np.uint64)[:, None] * np.array([[3, 5, 7, 11]], np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return in_hex(words.view(np.uint8).reshape(len(numbers), 32))
 
 
 def main(what: str, folder: Path, numbers: list[int]) -> None:
