@@ -86,6 +86,16 @@ def test_a_head_of_the_largest_size_is_taken_and_a_larger_one_is_not(port: int) 
     assert refused.startswith(b"HTTP/1.1 431 ")
 
 
+def test_a_large_head_is_refused_behind_another_that_came_with_it(port: int) -> None:
+    """The end of a chunked body, a request and a large head may be one piece for the parser."""
+    begun = b"POST /_health HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+    rest = b"0\r\n\r\nGET /_health HTTP/1.1\r\nhost: a\r\n\r\nGET /_health HTTP/1.1\r\nx: "
+
+    answer = answer_to(port, begun, rest + b"a" * 70_000 + b"\r\nconnection: close\r\n\r\n")
+
+    assert b"HTTP/1.1 431 " in answer
+
+
 def test_many_small_headers_are_refused(port: int) -> None:
     headers = b"".join(b"x%d: y\r\n" % number for number in range(200))
 

@@ -73,6 +73,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_in_body = False
         self._head_bytes = 0
         self._body_bytes = 0
+        self._piece_bytes = 0
+        self._head_bytes_most = 0
+        """At least the bytes of a head that ends now: those since the head before, with all of that one's piece."""
         self._parsed_body_bytes = 0
         self._rest: memoryview | None = None
         """The bytes after a request that has no answer yet. Reading is paused, so they are at most one read (256
@@ -148,7 +151,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes | memoryview) -> None:
         if self._is_refused:
             return
+        self._piece_bytes = len(data)
         self._body_bytes += len(data)
+        self._head_bytes_most += len(data)
         if self._is_in_head:
             self._head_bytes += len(data)
         super().data_received(data)  # type: ignore[arg-type]  # the parser takes any buffer
@@ -163,8 +168,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._disarm()
-        # All of the head is among the bytes that came since the head before it: few of them need no look at each.
-        is_long = self._body_bytes > HEAD_BYTES_MAX and self._size_of_head() > HEAD_BYTES_MAX
+        is_long = self._head_bytes_most > HEAD_BYTES_MAX and self._size_of_head() > HEAD_BYTES_MAX
+        self._head_bytes_most = self._piece_bytes  # A piece may have a second head, behind a chunked body.
         if is_long or len(self.headers) > HEADERS_MAX:
             self._refuse(431, b"the headers are too large")
             return
