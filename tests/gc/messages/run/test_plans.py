@@ -286,7 +286,7 @@ def test_a_restore_whose_tokens_go_round_in_a_circle_is_stopped(circle: int) -> 
 
 
 def test_an_answer_that_is_another_record_stops_the_run() -> None:
-    with pytest.raises(UnknownAnswer, match="StartedRun"):
+    with pytest.raises(UnknownAnswer, match="the server's answer is no started run: "):
         finish(service(Answers({"run_id": "r1"})).start(RunKind.COMMITTED))
 
 

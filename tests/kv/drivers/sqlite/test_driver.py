@@ -601,7 +601,7 @@ class Untranslatable(bytes):
 
 
 async def test_a_write_after_one_that_failed_in_an_unforeseen_way_is_done(store: SqliteStore) -> None:
-    with pytest.raises(OutcomeUnknown, match=r"kv\.db: writing failed in an unforeseen way: ValueError"):
+    with pytest.raises(OutcomeUnknown, match=r"kv\.db: writing failed in an unforeseen way: value error"):
         await store.set_if(P, b"a", Untranslatable(b"1"), None)
 
     await store.set_if(P, b"b", b"2", None)
