@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import httpx
+import pytest
+
+from lakebed.operations.deleted import FORGET_TAG
+from lakebed.server.rest import deleted
+from lakebed.server.state import AppState
+from lakebed.versions import RefKind
 
 
 async def pages(client: httpx.AsyncClient, path: str, **query: str) -> list[list[str]]:
@@ -93,3 +99,30 @@ async def test_a_repository_in_use_is_not_collected_as_a_deleted_one(client: htt
 
     assert answer.status_code == 400
     assert "in use" in answer.json()["message"]
+
+
+async def test_an_operation_on_a_tag_leaves_the_branch_of_its_name(client: httpx.AsyncClient, repo: str) -> None:
+    for name in ("back", "gone"):
+        for kind, body in (("branches", {"name": name, "source": "main"}), ("tags", {"id": name, "ref": "main"})):
+            assert (await client.post(f"{repo}/{kind}", json=body)).status_code == 201
+            assert (await client.delete(f"{repo}/{kind}/{name}")).status_code == 204
+
+    assert (await client.post(f"{repo}/tags/back/undelete")).status_code == 201
+    assert (await client.delete(f"{repo}/tags/gone/deleted")).status_code == 204
+
+    assert await pages(client, repo + "/deleted/tags") == [[]]
+    assert await pages(client, repo + "/deleted/branches") == [["back", "gone"]]
+
+
+def test_an_operation_is_of_the_kind_that_its_path_names() -> None:
+    named = {"branches": RefKind.BRANCH, "tags": RefKind.TAG}
+
+    for operation, kind in deleted._KINDS.items():
+        assert [named[segment] for segment in operation.path.split("/") if segment in named] == [kind], operation.id
+
+
+def test_an_operation_without_a_kind_is_not_served(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(deleted._KINDS, FORGET_TAG)
+
+    with pytest.raises(AssertionError, match="forgetTag: of branches, or of tags"):
+        deleted.DeletedRefs(state).routes()

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import Etags
 from lakebed.catalog import DeletedRepository, Repository
-from lakebed.operations import deleted
+from lakebed.operations import AnyOperation, deleted
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest, answer, page_of
-from lakebed.server.http.routing import Resource, in_repository, serves
+from lakebed.server.http.routing import Resource, Route, in_repository, serves
 from lakebed.versions import RefKind
 
 from .repositories import repository_record
@@ -57,13 +57,27 @@ class Deleted(Resource):
         )
 
 
-_OF_TAGS: Final = frozenset(
-    (deleted.LIST_DELETED_TAGS, deleted.UNDELETE_TAG, deleted.FORGET_TAG, deleted.LIST_TAG_MOVES)
-)
+_KINDS: Final[dict[AnyOperation, RefKind]] = {
+    deleted.LIST_DELETED_BRANCHES: RefKind.BRANCH,
+    deleted.LIST_DELETED_TAGS: RefKind.TAG,
+    deleted.UNDELETE_BRANCH: RefKind.BRANCH,
+    deleted.UNDELETE_TAG: RefKind.TAG,
+    deleted.FORGET_BRANCH: RefKind.BRANCH,
+    deleted.FORGET_TAG: RefKind.TAG,
+    deleted.LIST_BRANCH_MOVES: RefKind.BRANCH,
+    deleted.LIST_TAG_MOVES: RefKind.TAG,
+}
+"""No kind is assumed: a tag's operation must never act on the branch of its name."""
 
 
 class DeletedRefs(Resource):
     """Deleted branches, or deleted tags: the operation says which."""
+
+    def routes(self) -> builtins.list[Route]:
+        routes = super().routes()
+        for route in routes:
+            assert route.operation in _KINDS, f"{route.operation.id}: of branches, or of tags?"
+        return routes
 
     @in_repository(deleted.LIST_DELETED_BRANCHES)
     @in_repository(deleted.LIST_DELETED_TAGS)
@@ -115,7 +129,8 @@ class DeletedRefs(Resource):
 
 
 def _kind_of(request: RestRequest) -> RefKind:
-    return RefKind.TAG if request.operation in _OF_TAGS else RefKind.BRANCH
+    assert request.operation is not None
+    return _KINDS[request.operation]
 
 
 def _page(request: RestRequest, found: builtins.list[D]) -> tuple[builtins.list[D], wire.Pagination]:
