@@ -64,7 +64,8 @@ def set_up(extra: str) -> None:
     if not can_install():
         say("Making the environment in .venv ...")
         make_environment()
-    say("Installing lakebed and what it needs: some minutes the first time (450 MB) ...")
+    needed = "what its tests need" if extra == "dev" else "what it needs (450 MB)"
+    say(f"Installing lakebed and {needed}: some minutes the first time ...")
     install(extra)
     (VENV / f".installed-{extra}").write_text(wanted.hexdigest())
 
