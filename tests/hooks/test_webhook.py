@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -112,3 +113,47 @@ def test_a_receiver_that_is_not_there_is_named_without_its_secrets() -> None:
         )
 
     assert str(refused.value) == f"no answer from http://127.0.0.1:{port}: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "message"),
+    [
+        ("http://h/key?token=SECRET x", {}, "nothing was sent to http://h: the URL has a blank or a control character"),
+        ("http://h:80/?token=SECRETé", {}, "nothing was sent to http://h:80: the URL or a header is not valid in HTTP"),
+        ("http://a..b/SECRET", {}, "nothing was sent to http://a..b: the URL or a header is not valid in HTTP"),
+        ("http://h/", {"a": "SECRET☃"}, "nothing was sent to http://h: the URL or a header is not valid in HTTP"),
+        ("http://h/", {"SECRET:": "1"}, "nothing was sent to http://h: the URL or a header is not valid in HTTP"),
+        ("http://user:SECRET/x@h/", {}, "the URL is malformed: look at its host and port"),
+        ("http://[SECRET]/", {}, "the URL is malformed: look at its host and port"),
+        ("SECRET:x", {}, "the URL needs http:// or https:// and a host"),
+    ],
+)
+def test_a_request_that_cannot_be_sent_is_not_tried_again_and_shows_no_secrets(
+    url: str, headers: dict[str, str], message: str
+) -> None:
+    lines: list[str] = []
+    properties = {"url": url, "headers": headers, "query_params": {"a": 1}, "timeout": "10m"}
+
+    with pytest.raises(HookFailed) as refused:
+        webhook.send(properties, {}, options=HookOptions(), log=lambda line, *_: lines.append(line))
+
+    assert (str(refused.value), len(lines)) == (message, 1)
+
+
+def test_a_header_with_a_line_break_is_refused_without_its_value() -> None:
+    headers = {"authorization": "Bearer S\nECRET"}
+
+    with pytest.raises(HookFailed, match=r"^nothing was sent to http://h: the URL or a header is not valid in HTTP$"):
+        webhook.request("POST", "http://h/", headers, b"", timeout_s=600, options=HookOptions())
+
+
+@pytest.mark.parametrize("whom", ["http://[::1]", "https://[2001:db8::1]:9"])
+def test_an_address_of_ipv6_keeps_its_brackets(whom: str) -> None:
+    with pytest.raises(webhook.NoAnswer, match=f"^no answer from {re.escape(whom)}: the time is over$"):
+        webhook.request("POST", f"{whom}/", {}, b"", timeout_s=0, options=HookOptions())
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_address_of_ipv6_needs_no_port(scheme: str) -> None:
+    with pytest.raises(HookFailed, match=r"^::1 is this machine"):
+        webhook.request("POST", f"{scheme}://[::1]/", {}, b"", timeout_s=600, options=HookOptions())

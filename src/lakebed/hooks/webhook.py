@@ -75,7 +75,7 @@ def send(
     timeout_s = min(duration_s(properties.get("timeout", TIMEOUT_S)), TIMEOUT_S_MAX)
     until_s = time.monotonic() + timeout_s
     url, query = str(properties["url"]), _query(properties.get("query_params") or {})
-    target = url + (("&" if urlsplit(url).query else "?") + urlencode(query) if query else "")
+    target = url + (("&" if "?" in url else "?") + urlencode(query) if query else "")
     headers = {"content-type": "application/json", **_headers(properties.get("headers") or {})}
     body = msgspec.json.encode(event)
     attempt = 0
@@ -104,22 +104,29 @@ def request(
 ) -> Answer:
     """Send one request and read its answer, up to OUTPUT_CHARACTERS_MAX bytes of it.
 
+    Messages have the host and port and no more of the URL, and no header: the rest may be secret.
+
     Raises:
-        HookFailed: the URL is none of http, or leads where hooks may not go.
-        NoAnswer: the connection failed. The message has the host and no more of the URL: the rest may be secret.
+        HookFailed: the URL or a header is not valid, or the URL leads where hooks may not go.
+        NoAnswer: the connection failed.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise HookFailed(f"this is no URL: {in_words(error)}") from error
+        raise HookFailed("the URL is malformed: look at its host and port") from error
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise HookFailed(f"{parts.scheme}: only http and https URLs with a host are sent to")
+        raise HookFailed("the URL needs http:// or https:// and a host")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    whom = f"{parts.scheme}://{host}" + ("" if port is None else f":{port}")
     try:
         return _sent(method, parts, headers, body, timeout_s=timeout_s, options=options)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        whom = f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")
+    except http.client.InvalidURL as error:
+        raise HookFailed(f"nothing was sent to {whom}: the URL has a blank or a control character") from error
+    except (OSError, http.client.HTTPException) as error:  # before ValueError: a bad certificate is both
         raise NoAnswer(f"no answer from {whom}: {in_words(error)}") from error
+    except ValueError as error:  # its own words quote the header
+        raise HookFailed(f"nothing was sent to {whom}: the URL or a header is not valid in HTTP") from error
 
 
 def _sent(
@@ -129,7 +136,9 @@ def _sent(
     if timeout_s <= 0:
         raise TimeoutError("the time is over")
     kind = _Https if parts.scheme == "https" else _Http
-    connection = kind(parts.hostname, parts.port, timeout=timeout_s)
+    # Without a port, http.client would take the end of an IPv6 address for one.
+    port = kind.default_port if parts.port is None else parts.port
+    connection = kind(parts.hostname, port, timeout=timeout_s)
     connection.options = options
     connection.until_s = time.monotonic() + timeout_s
     # A socket's own time limit begins anew with each byte: an answer that drips would never end.
