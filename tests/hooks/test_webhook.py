@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 
@@ -92,6 +93,27 @@ def _send(host: str, options: HookOptions) -> None:
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
         (TimeoutError(), "timeout error"),
         (http.client.IncompleteRead(b"12"), "incomplete read"),
+        (
+            OSError(111, "Connect call failed ('10.0.0.1', 1)"),
+            "Connection refused: Connect call failed ('10.0.0.1', 1)",
+        ),
+        (
+            OSError("Both: [Errno 111] a ('::1', 1), [Errno 113] b"),
+            "Both: Connection refused: a ('::1', 1), No route to host: b",
+        ),
+        (
+            OSError("Both: [Errno 111] a, [Errno 111] Connection refused"),
+            "Both: Connection refused: a, Connection refused",
+        ),
+        (RuntimeError("h:1: [Errno 111] Connection refused (timeout: 1s)"), "h:1: Connection refused (timeout: 1s)"),
+        (OSError(98, "on ('::1', 1): address already in use"), "on ('::1', 1): address already in use"),
+        (FileNotFoundError(2, "No such file or directory", "a"), "No such file or directory: 'a'"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (
+            socket.gaierror(8, "nodename nor servname provided, or not known"),
+            "nodename nor servname provided, or not known",
+        ),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version"), "[SSL: WRONG_VERSION_NUMBER] wrong version"),
         (KeyError("id"), "there is no 'id'"),
         (httpx.ConnectTimeout(""), "connect timeout"),
     ],

@@ -15,6 +15,7 @@ HTTP and S3 each map families to status codes in one table of theirs, nowhere el
 from __future__ import annotations
 
 import enum
+import os
 import re
 from typing import Final
 
@@ -35,7 +36,9 @@ __all__ = [
     "name_in_words",
 ]
 
-_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")
+_NUMBER: Final = re.compile(r"\[Errno (-?\d{1,5})\] (?=(.*?)(?:\[Errno |$))", re.DOTALL)
+_LOOKUP: Final = re.compile("not known|name resolution")
+"""Words of a failed lookup of a host. Its numbers are not those of the system's other errors."""
 _HUMP: Final = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -90,10 +93,17 @@ class Corrupt(LakebedError):
 
 def in_words(error: BaseException) -> str:
     """Return what failed, for people: the error's own words, else those of which the name of its class consists."""
-    own = _NUMBER.sub("", str(error))
+    own = _NUMBER.sub(_number_in_words, str(error))
     if isinstance(error, KeyError):
         return f"there is no {own}"
     return name_in_words(type(error)) if not own or own.startswith(type(error).__name__) else own
+
+
+def _number_in_words(number: re.Match[str]) -> str:
+    """Return `Connection refused: ` for `[Errno 111] `, or nothing where the text after it has these words."""
+    words = os.strerror(int(number[1]))
+    is_plain = number[1].startswith("-") or _LOOKUP.search(number[2]) or words.lower() in number[2].lower()
+    return "" if is_plain else f"{words}: "
 
 
 def name_in_words(kind: type) -> str:
