@@ -92,7 +92,12 @@ def _send(host: str, options: HookOptions) -> None:
     [
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
         (TimeoutError(), "timeout error"),
-        (http.client.IncompleteRead(b"12"), "incomplete read"),
+        (http.client.IncompleteRead(b"12", 8), "incomplete read: 2 bytes read, 8 more expected"),
+        (ConnectionError("ConnectionError: the peer left"), "connection error: the peer left"),
+        (TimeoutError("TimeoutError()"), "timeout error"),
+        (TimeoutError("TimeoutError"), "timeout error"),
+        (httpx.ReadError("ReadError while reading"), "read error while reading"),
+        (httpx.ReadError("ReadErrors are many"), "ReadErrors are many"),
         (
             OSError(111, "Connect call failed ('10.0.0.1', 1)"),
             "Connection refused: Connect call failed ('10.0.0.1', 1)",

@@ -92,11 +92,14 @@ class Corrupt(LakebedError):
 
 
 def in_words(error: BaseException) -> str:
-    """Return what failed, for people: the error's own words, else those of which the name of its class consists."""
+    """Return what failed, for people: the error's own words, with plain words for the name of its class."""
     own = _NUMBER.sub(_number_in_words, str(error))
     if isinstance(error, KeyError):
         return f"there is no {own}"
-    return name_in_words(type(error)) if not own or own.startswith(type(error).__name__) else own
+    if named := re.fullmatch(rf"{type(error).__name__}\b(.*)", own, re.DOTALL):
+        facts = re.sub(r"^\((.*)\)$", r": \1", named[1], flags=re.DOTALL)
+        return name_in_words(type(error)) + facts.rstrip(": ")
+    return own or name_in_words(type(error))
 
 
 def _number_in_words(number: re.Match[str]) -> str:
