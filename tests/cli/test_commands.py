@@ -246,6 +246,15 @@ def test_wrong_credentials_are_refused(shell: Shell) -> None:
     assert len(key.err.splitlines()) == 1
 
 
+def test_a_profile_that_has_another_key_for_the_server_is_named(shell: Shell, server: LocalServer) -> None:
+    kept = ("--access-key-id", "AKIA234567890ABCDEFG", "--secret-access-key", "kept")
+    shell.ok("config", "set", "--endpoint", server.endpoint, *kept, "--profile", "first one")
+
+    outcome = shell("repo", "list", LAKEBED_ACCESS_KEY_ID="AKIAJNOBODY", LAKEBED_SECRET_ACCESS_KEY="wrong")
+
+    assert outcome.err.endswith("another one's. --profile 'first one' has another key for it\n")
+
+
 def test_a_key_without_its_secret_is_no_credentials(shell: Shell, server: LocalServer, tmp_path: Path) -> None:
     alone = {"LAKEBED_CONFIG": str(tmp_path / "none.toml"), "LAKEBED_ACCESS_KEY_ID": "AKIAJ"}
 

@@ -30,7 +30,16 @@ import click
 
 from lakebed import interrupts
 from lakebed.base import Conflict, Denied, LakebedError, NotFound, Unavailable, count_of, exit_code
-from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
+from lakebed.settings import (
+    ENDPOINT_DEFAULT,
+    PROFILE_VARIABLE,
+    Settings,
+    effective_settings,
+    profiles,
+    read_settings,
+    settings_path,
+    source_of,
+)
 
 from .failures import (
     FAILED,
@@ -170,8 +179,17 @@ class Session:
         whence = f"from {sources[0]}" if len(set(sources)) == 1 else f"from {sources[0]}, its secret from {sources[1]}"
         return Denied(
             f"{settings.endpoint} does not accept access key {settings.access_key_id} ({whence}): "
-            "it does not know it, or the secret is another one's"
+            f"it does not know it, or the secret is another one's{self._kept_aside()}"
         )
+
+    def _kept_aside(self) -> str:
+        """Return words about a profile with another key for this server: a set-up of a second one keeps the first."""
+        path, used = settings_path(self.environment), self.settings
+        for name in profiles(path):
+            kept = read_settings(path, name)
+            if (kept.endpoint or ENDPOINT_DEFAULT) == used.endpoint and kept.access_key_id != used.access_key_id:
+                return f". --profile {shlex.quote(name)} has another key for it"
+        return ""
 
     @property
     def is_json(self) -> bool:
