@@ -12,6 +12,7 @@ pytest.importorskip("cassandra")
 
 from cassandra import InvalidRequest, Unavailable, protocol
 from cassandra.cluster import Cluster, NoHostAvailable
+from cassandra.connection import ConnectionShutdown
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidStoreUri, Store, StoreFormat, StoreUnavailable, StoreUri, open_store, store_partitions
@@ -141,6 +142,20 @@ async def test_each_failure_says_what_became_of_the_request(error: Exception, ex
             raise error
 
     assert type(raised.value) is expected
+
+
+async def test_a_failure_of_all_nodes_says_why_of_each() -> None:
+    refused = ConnectionRefusedError(111, "Tried [('n1', 9042)]. Last error: Connection refused")
+    error = NoHostAvailable("Unable to connect", {"n1:9042": refused, "n2:9042": ConnectionShutdown("it was closed")})
+
+    with pytest.raises(Passing) as raised:
+        async with cassandra_driver._translated():
+            raise error
+
+    assert str(raised.value) == (
+        "cassandra: Unable to connect: n1:9042: Tried [('n1', 9042)]. Last error: Connection refused;"
+        " n2:9042: it was closed"
+    )
 
 
 class LateNode:

@@ -373,7 +373,7 @@ async def _translated() -> AsyncIterator[None]:
     try:
         yield
     except _NOTHING_HAPPENED as error:
-        raise Passing(f"cassandra: {in_words(error)}") from error
+        raise Passing(f"cassandra: {_shown(error)}") from error
     except _REFUSED as error:
         raise StoreUnavailable(f"cassandra: {in_words(error)}") from error
     except (
@@ -383,6 +383,15 @@ async def _translated() -> AsyncIterator[None]:
         OSError,
     ) as error:
         raise OutcomeUnknown(f"cassandra: the answer was lost: {in_words(error)}") from error
+
+
+def _shown(error: Exception) -> str:
+    """Return what failed. If all nodes failed, the client's own text has its errors as Python shows them."""
+    errors = getattr(error, "errors", None)
+    if not isinstance(error, cluster.NoHostAvailable) or not isinstance(errors, dict):
+        return in_words(error)
+    each = [f"{node}: {in_words(why) if isinstance(why, Exception) else why}" for node, why in errors.items()]
+    return ": ".join(filter(None, [str(error.args[0]), "; ".join(each)]))
 
 
 @asynccontextmanager
