@@ -8,11 +8,14 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from lakebed.catalog import Repository
 from lakebed.operations import LOGGED_IN, NOTHING, Operation, openapi
 from lakebed.server import App
 from lakebed.server.http.errors import MethodNotAllowed, NoSuchEndpoint
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route, Router
+from lakebed.server.http.routing import Resource, Route, Router, in_repository
+from lakebed.server.rest.auth.roles import Permitting
+from lakebed.server.state import AppState
 
 
 async def handler(_: RestRequest) -> Response:
@@ -105,3 +108,28 @@ async def test_a_server_shows_its_openapi_document_to_anyone_and_makes_it_once(
     assert len(made) == 1
     assert again.content == answer.content
     assert answer.json()["paths"]["/repositories/{repository}"].keys() == {"get", "delete"}
+
+
+def operation_at(path: str) -> Operation[None, None]:
+    return Operation("put", "PUT", path, NOTHING, NOTHING, LOGGED_IN, "")
+
+
+@pytest.mark.parametrize("path", ["/users/{userId}", "/users/{userId}/at/{repository}", "/repositories"])
+def test_a_handler_takes_a_repository_only_where_the_path_names_one_first(state: AppState, path: str) -> None:
+    class Odd(Resource):
+        @in_repository(operation_at(path))
+        async def put(self, request: RestRequest, repository: Repository) -> None: ...
+
+    with pytest.raises(AssertionError, match="of which repository"):
+        Odd(state).routes()
+
+
+@pytest.mark.parametrize("path", ["/repositories/{repository}/x", "/{repository}.{ref}/x"])
+def test_a_handler_that_changes_permissions_takes_a_repository_as_any_does(state: AppState, path: str) -> None:
+    class Granting(Permitting):
+        @in_repository(operation_at(path))
+        async def put(self, request: RestRequest, repository: Repository) -> None: ...
+
+    [route] = Granting(state).routes()
+
+    assert route.catalog is state.catalog

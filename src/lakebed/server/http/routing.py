@@ -43,6 +43,8 @@ class Route:
     __slots__ = ("catalog", "gate", "handler", "operation", "parameters", "refused", "takes_record")
 
     def __init__(self, operation: AnyOperation, handler: Handler, catalog: Catalog | None = None) -> None:
+        # Else a handler would get whichever repository has the name of something else.
+        assert catalog is None or operation.arguments[:1] == ["repository"], f"{operation.path}: of which repository?"
         self.operation: Final = operation
         self.handler: Final = handler
         self.catalog: Final = catalog

@@ -41,7 +41,7 @@ class Permitting(Resource):
         return [
             route
             if route.operation.creates or route.operation.method == "GET"
-            else Route(route.operation, self._changing(route.handler))
+            else Route(route.operation, self._changing(route.handler), route.catalog)
             for route in super().routes()
         ]
 
