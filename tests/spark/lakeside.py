@@ -276,11 +276,12 @@ class Lakeside:
         if words[1:] == ["why"]:
             asked = dict(parse_qsl(query))
             token = asked.pop("continuation_token", None)
-            return msgspec.to_builtins(self.wait(self.searches.page(self.versions, Question(**asked), token)))
+            page = self.searches.page(self.versions, Question(**asked), token, default_branch="main")
+            return msgspec.to_builtins(self.wait(page))
         if words[1:] == ["ledger", "comparison"]:
             asked = dict(parse_qsl(query))
-            page = self.service.compare_ledger(asked.get("run_id", ""), asked.get("continuation_token"))
-            return msgspec.to_builtins(self.wait(page))
+            compared = self.service.compare_ledger(asked.get("run_id", ""), asked.get("continuation_token"))
+            return msgspec.to_builtins(self.wait(compared))
         if words[1:] == ["rules", "full"]:
             found = self.wait(self.service.rules.read())
             return {

@@ -232,7 +232,8 @@ class DeletedCollections:
         self, question: messages.Question, token: str | None = None, *, files: int = 0
     ) -> messages.WhyPage:
         """Search for about a second, then return the answer or a continuation token. See `DeletedWhy.steps`."""
-        return await self._searches.page(self._versions, question, token, files=files, deleted=self._deleted_why)
+        why = self._deleted_why
+        return await self._searches.page_of_deleted(self._versions, question, token, why=why, files=files)
 
     async def end(self, run_id: str, body: messages.End) -> messages.RunView:
         """End the run, and mark the repository `collected` unless other repositories name its objects.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from lakebed.base import CommitId, Entry, Invalid
 from lakebed.gc.live import CollectionService
-from lakebed.gc.live.explain.reasons import FateFacts, fate_of
+from lakebed.gc.live.explain.reasons import FateFacts, Known, fate_of, stays_sorted
 from lakebed.gc.messages import GC_PREFIX, LEDGER, Fate, WhyObject, arrow_schema, encode_part
-from lakebed.gc.rules import DAY_MS, Rules, Stay, StayKind, days_rules
+from lakebed.gc.rules import DAY_MS, Ancestry, Holds, Rules, Stay, StayKind, days_rules
 from lakebed.ranges import RangeCorrupt
 from tests.gc.conftest import Lake
 from tests.gc.deferred import defer
@@ -75,6 +77,38 @@ async def test_an_object_of_a_head_stays_while_it_is_there(lake: Lake) -> None:
     assert (found.address, found.fate, found.goes_ms) == (address, Fate.KEPT, None)
     assert [(stay.kind, stay.name) for stay in found.stays] == [("head", "main")]
     assert [(name.commit, name.path) for name in found.commits] == [(head.id, "events/a")]
+
+
+def test_a_tag_is_not_sorted_by_the_branch_of_its_name() -> None:
+    ids = [CommitId(letter * 64) for letter in "abc"]
+    ancestry = Ancestry(
+        ids=ids,
+        first_parent=[-1, 0, 0],
+        created_ms=[1, 2, 3],
+        heads={"main": 1, "b": 2},
+        tags=dict.fromkeys(("main", "b", "a"), 0),
+        held={},
+    )
+    no_snapshot: Any = None
+    known = Known(
+        snapshot=no_snapshot,
+        ancestry=ancestry,
+        rules=None,
+        holds=Holds(),
+        now_ms=DAY_MS,
+        taken_by={},
+        until_ms={},
+        default_branch="main",
+        deleted_until_ms={},
+    )
+
+    assert [(stay.kind, stay.name) for stay in stays_sorted(known, [0], [])] == [
+        ("branch", "main"),
+        ("branch", "b"),
+        ("tag", "a"),
+        ("tag", "b"),
+        ("tag", "main"),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["branch", "tag"])

@@ -24,6 +24,7 @@ from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, StayKind, goes_ms, pa
 from lakebed.versions import RefState
 
 _TAKES_NAMED: Final = {kind for kind in RunKind if kind.takes_named}
+_OF_BRANCHES: Final = {StayKind.BRANCH, StayKind.HEAD, StayKind.KEEP_LAST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +191,10 @@ def stays_sorted(known: Known, rows: Sequence[int], returnable: Sequence[Committ
     ]
 
     def order(stay: Stay) -> tuple[bool, str, int, bool, int, str]:
-        head = known.ancestry.heads.get(stay.name)
+        # A tag, too, may have the name of a branch.
+        head = known.ancestry.heads.get(stay.name) if stay.kind in _OF_BRANCHES else None
         made_ms = 0 if head is None else known.ancestry.created_ms[head]
-        is_other = stay.name != known.default_branch
+        is_other = head is None or stay.name != known.default_branch
         return not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), is_other, -made_ms, stay.name
 
     return sorted(stays, key=order)

@@ -77,19 +77,31 @@ class Searches:
         question: Question,
         token: str | None = None,
         *,
+        default_branch: str,
         files: int = 0,
-        default_branch: str = "main",
-        deleted: DeletedWhy | None = None,
     ) -> WhyPage:
         """Return the answer if this page finds it, else a token for the next page. See `Why.steps`.
 
-        `files`: the number to read, about; by default what takes a second. `deleted` answers for a deleted repository.
+        `files`: the number to read, about; by default what takes a second.
         """
-        if deleted is None:
-            steps = partial(Why(versions, RuleBook(versions), default_branch).steps, **question._asdict())
-        else:
-            steps = partial(deleted.steps, question)
-        search = await self._step(versions.uid, (question, deleted is not None), token, steps, files)
+        steps = partial(Why(versions, RuleBook(versions), default_branch).steps, **question._asdict())
+        return await self._page(versions, (question, False), token, steps, files)
+
+    async def page_of_deleted(
+        self, versions: Versions, question: Question, token: str | None = None, *, why: DeletedWhy, files: int = 0
+    ) -> WhyPage:
+        """Answer for a deleted repository, as `page` does. See `DeletedWhy.steps`."""
+        return await self._page(versions, (question, True), token, partial(why.steps, question), files)
+
+    async def _page(
+        self,
+        versions: Versions,
+        question: object,
+        token: str | None,
+        steps: Callable[[], AsyncGenerator[WhyProgress | WhyAnswer, None]],
+        files: int,
+    ) -> WhyPage:
+        search = await self._step(versions.uid, question, token, steps, files)
         if isinstance(search.answer, WhyAnswer):
             return WhyPage(answer=search.answer)
         progress = search.progress if isinstance(search.progress, WhyProgress) else None
