@@ -131,12 +131,13 @@ def simulate(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    days: Annotated[int, option("days")] = 60,
+    days: Annotated[int | None, option("days")] = None,
     policy: Annotated[Path | None, option("policy")] = None,
     local_root: RootOption = None,
 ) -> None:
     """Show how much becomes due on each coming day, by rule and branch. Deletes nothing."""
     request: Any = asked("plan", working, kinds=["lifecycle"])
+    ahead = messages.SimulateRequest().days if days is None else days
     text = "" if policy is None else policy_file(policy)
     collector = checked_collector(session, uri, local_root)
     session.when_stopped = lambda: (
@@ -144,7 +145,7 @@ def simulate(
     )
     with with_spark(session, collector) as collector:
         session.show(
-            collector.simulate(days=days, policy=text, engine=request.engine, tasks=request.tasks), _simulation_text
+            collector.simulate(days=ahead, policy=text, engine=request.engine, tasks=request.tasks), _simulation_text
         )
 
 
