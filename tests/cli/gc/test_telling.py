@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -218,6 +219,32 @@ def test_runs_are_listed_with_what_they_take() -> None:
     assert lines[1].split()[-3:] == ["-", "-", "-"]
     assert "1,200" in lines[2]
     assert "2.0 KiB" in lines[2]
+
+
+def test_a_run_that_another_user_planned_says_so_below_its_row_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    facts: dict[str, Any] = {
+        "kind": RunKind.UNCOMMITTED,
+        "state": "planned",
+        "started_ms": NOW,
+        "objects": 1200,
+        "size_bytes": 2048,
+    }
+    runs = [
+        ListedRun(run_id="06gvsk16dis1i19se31g", planned_by="ann", **facts),
+        ListedRun(run_id="06gvsk16dis1i19se31f", planned_by="kim", is_own=True, **facts),
+    ]
+
+    header, first, planner, second = runs_text(runs)
+    monkeypatch.setenv("COLUMNS", "100")
+    wide = [line.split()[-1] for line in runs_text(runs)]
+
+    assert header.split() == ["RUN", "BEGAN", "KIND", "STATE", "OBJECTS", "SIZE"]
+    assert (planner, max(map(len, (header, first, second))) <= 80) == ("    planned by: ann", True)
+    assert wide == ["BY", "ann", "-"]
 
 
 def report(**more: object) -> RunReport:

@@ -419,6 +419,7 @@ def unfinished_text(run: gc.UnfinishedRun, command: str) -> str:
 
 
 def runs_text(runs: Iterable[gc.ListedRun]) -> Iterable[str]:
+    """Return a row for each run. It names a planner whose plan an apply by this user makes again first."""
     rows: Sequence[tuple[str, ...]] = [
         (
             run.run_id,
@@ -427,10 +428,11 @@ def runs_text(runs: Iterable[gc.ListedRun]) -> Iterable[str]:
             state_text(run.state, nothing_deleted=run.nothing_deleted, has_begun=run.has_begun),
             "-" if run.objects is None else f"{run.objects:,}",
             "-" if run.size_bytes is None else human_size(run.size_bytes),
+            "-" if run.is_own else run.planned_by or "-",
         )
         for run in runs
     ]
-    return table(("run", "began", "kind", "state", "objects", "size"), rows)
+    return table(("run", "began", "kind", "state", "objects", "size", "planned by"), rows, spare="planned by")
 
 
 def objects_text(objects: Iterable[messages.GarbageObject]) -> Iterator[str]:

@@ -81,11 +81,12 @@ def _two(amount: int, unit: str, rest: int, rest_unit: str) -> str:
     return f"{amount} {unit}" + (f" {rest} {rest_unit}" if rest else "")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, spare: str = "") -> Iterator[str]:
     """Yield lines with aligned columns, two spaces apart, the header first; nothing where there are no rows.
 
     Amounts stand at the right, but for the first column, which has names. A row is one line. Where the terminal is
     narrower, the widest columns stand below their row, each on lines of its own; the first one names the row and stays.
+    The column `spare` leaves before all others.
     If it has sentences, these are wrapped first. Of a column that has room for most of its cells, only the widest
     cells stand below. A word is never cut: ids and addresses are there to be copied.
     """
@@ -99,7 +100,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     beside = [*columns]
     if sys.stdout.isatty():
         widths[0] = _first_width(lines, widths, terminal_width())
-        beside = _beside(lines, widths, terminal_width())
+        beside = _beside(lines, widths, terminal_width(), spare.upper())
     for number, line in enumerate(lines):
         name, *more = _wrapped(line[0], widths[0]) or [""]
         below = [place for place in columns[1:] if place not in beside or len(line[place]) > widths[place]]
@@ -123,14 +124,17 @@ def _first_width(lines: Sequence[Sequence[str]], widths: Sequence[int], room: in
     return min(widths[0], left) if left >= max(longest, SENTENCE_MIN) else widths[0]
 
 
-def _beside(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> list[int]:
+def _beside(lines: Sequence[Sequence[str]], widths: list[int], room: int, spare: str) -> list[int]:
     """Return the columns that fit beside one another: all but the widest. One without a title cannot stand below.
 
     The widest that left goes back, narrower, if more than half of its cells have room.
     """
     header, *body = lines
     beside = [*range(len(header))]
-    movable = sorted((column for column in beside[1:] if header[column]), key=lambda column: (widths[column], column))
+    movable = sorted(
+        (column for column in beside[1:] if header[column]),
+        key=lambda column: (header[column] == spare, widths[column], column),
+    )
     moved = -1
     while movable and sum(widths[column] + 2 for column in beside) - 2 > room:
         beside.remove(moved := movable.pop())

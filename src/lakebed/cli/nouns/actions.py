@@ -62,7 +62,7 @@ def show(
 
 def _text(shown: Shown) -> Iterator[str]:
     run = shown.run
-    where = printable(run.branch or run.commit_id[:12])
+    where = printable(" at ".join(filter(None, (run.branch, run.commit_id[:12]))))
     yield from prose(f"{run.event_type} {where}: {run.status}, began {human_date(run.start_time)}")
     yield from table(
         ["hook", "action", "status", "began"],
