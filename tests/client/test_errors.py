@@ -21,6 +21,7 @@ from lakebed.base import (
     Unavailable,
 )
 from lakebed.client import BadAnswer, Client, ErrorAnswer, NotLoggedIn, ObjectExpired, Refused
+from lakebed.operations.gc.collectors import EXPLAIN_GC_RULES
 from lakebed.wire import Expired
 from tests.client.support import Script, client_of, failed
 
@@ -49,7 +50,8 @@ def test_a_refusal_by_the_contracts_words_names_what_it_is_about_and_a_way_out(w
     with pytest.raises(ErrorAnswer) as caught:
         client_of(Script(failed(403, words))).history.commit("lake", "main", "message")
 
-    assert str(caught.value).startswith(f"lakefs://lake/main: {words}: ")
+    named = "lakefs://lake" if words == "read-only repository" else "lakefs://lake/main"
+    assert str(caught.value).startswith(f"{named}: {words}: ")
     assert str(caught.value).endswith(way_out)
 
 
@@ -115,6 +117,22 @@ def test_the_message_is_the_servers_own() -> None:
         (lambda c: list(c.history.log("lake", "dev")), "ref: not found", "lakefs://lake/dev: not found"),
         (lambda c: list(c.history.log("lake", "a", stop_at="b")), "ref: not found", "lakefs://lake/a: not found"),
         (lambda c: list(c.history.log("lake", "a", stop_at="b")), "stop_at: not found", "lakefs://lake/b: not found"),
+        (
+            lambda c: c.quotas.set("lake", "dev", limit_bytes=1),
+            "repository not found",
+            "lakefs://lake: repository not found",
+        ),
+        (
+            lambda c: list(c.history.log("lake", "a", stop_at="b")),
+            "repository not found",
+            "lakefs://lake: repository not found",
+        ),
+        (lambda c: c.history.merge("lake", "a", "b"), "repository not found", "lakefs://lake: repository not found"),
+        (
+            lambda c: c.do(EXPLAIN_GC_RULES, "lake", query={"branch": "b"}),
+            "not found",
+            "lakefs://lake: not found",
+        ),
         (lambda c: c.users.get("bob"), "user not found", "bob: user not found"),
         (
             lambda c: c.branches.cherry_pick("lake", "main", ref="dev", parent_number=1),

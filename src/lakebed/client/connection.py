@@ -116,7 +116,6 @@ def about_of(operation: AnyOperation, arguments: Sequence[str], query: Query, bo
     if repository is None:
         return [*arguments[:1]]
     refs = [names[name] for name in _REFS if name in names]
-    refs += [str(query[name]) for name in ("branch", "stop_at") if query.get(name)]
     path = str(query.get("path") or "")
     if source := getattr(body, "src_path", ""):
         return [_uri(repository, getattr(body, "src_ref", "") or refs[0], source), _uri(repository, refs[0], path)]
@@ -366,7 +365,12 @@ class Connection:
             if response.status_code >= 300:
                 self._read(response, changes=False)
                 raise error_of(
-                    response.status_code, response.content, request=f"{method} {path}", about=about, creates=creates
+                    response.status_code,
+                    response.content,
+                    request=f"{method} {path}",
+                    about=about,
+                    query=query or {},
+                    creates=creates,
                 )
             yield response
         finally:

@@ -6,7 +6,7 @@ others are of calls without an answer, or with one that cannot be trusted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -131,11 +131,18 @@ _NEXT: Final = {
 
 
 def error_of(
-    status: int, body: bytes, *, request: str, about: Sequence[str] = (), creates: bool = False
+    status: int,
+    body: bytes,
+    *,
+    request: str,
+    about: Sequence[str] = (),
+    query: Mapping[str, object],
+    creates: bool = False,
 ) -> ErrorAnswer:
     """The error for an answer of this status. `request` (method and path) goes into the facts.
 
-    Where the server's words name nothing, the message names the things that the request was `about`.
+    Where the server's words name nothing, the message names the things that the request was `about`, or the ref in its
+    `query`.
     `creates` tells apart a name that is taken from other conflicts: the status is the same for both.
     """
     message, expired = _message(status, body)
@@ -143,17 +150,32 @@ def error_of(
         return ObjectExpired(message, status=status, request=request, expired=expired)
     if about and message in _UNNAMED:
         parameter, _, words = message.rpartition(": ")
-        # Only the last is a branch for sure: the others are refs of any kind.
-        is_last = parameter == "stop_at" or words == "branch not found"
-        message = f"{about[0] if parameter == 'ref' else about[-1] if is_last else ' or '.join(about)}: {words}"
+        message = f"{_missing(parameter, words, about, query)}: {words}"
     elif about and (words := next((one for one in _NEXT if f"{message}:".startswith(f"{one}:")), "")):
         # The server's name of the branch is in the words that the request was about.
-        message = f"{about[-1]}: {words}: {_NEXT[words]}"
+        named = _repository(about) if words == "read-only repository" else about[-1]
+        message = f"{named}: {words}: {_NEXT[words]}"
     family = _family(status, creates)
     # On the contract's routes a missing permission is 401 too, and only the words tell it from an unknown login.
     if status == 401 and not message.startswith("insufficient permissions"):
         family = NotLoggedIn
     return family(message, status=status, request=request)
+
+
+def _missing(parameter: str, words: str, about: Sequence[str], query: Mapping[str, object]) -> str:
+    """Return what the server did not find. `parameter`: the one that its words name, if any."""
+    if words == "repository not found":
+        return _repository(about)
+    if ref := query.get("branch" if words == "branch not found" else parameter):
+        return f"{_repository(about)}/{ref}"
+    if parameter == "ref":
+        return about[0]
+    # Only the last is a branch for sure: the others are refs of any kind.
+    return about[-1] if words == "branch not found" else " or ".join(about)
+
+
+def _repository(about: Sequence[str]) -> str:
+    return "/".join(about[0].split("/")[:3])
 
 
 def _family(status: int, creates: bool) -> type[ErrorAnswer]:
