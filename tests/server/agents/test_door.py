@@ -416,9 +416,20 @@ class TestDoor:
             answer = await client.post(f"http://localhost/mcp?{query}", json=call, headers=HEADERS)
             return answer.status_code, answer.json()["message"]
 
-        for method in ("initialize", "tools/list"):
-            assert await begin(method, "branch=lake/nope") == (404, "lakefs://lake/nope: branch not found")
-            assert await begin(method, "repository=nope") == (404, "lakefs://nope: repository not found")
+        assert await begin("initialize", "branch=lake/nope") == (404, "lakefs://lake/nope: branch not found")
+        assert await begin("initialize", "repository=nope") == (404, "lakefs://nope: repository not found")
+
+    async def test_a_branch_that_ends_during_a_connection_does_not_end_the_connection(
+        self, agent: Ask, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        """To a client with a session, 404 would mean that the session has ended."""
+        for mode in ("legacy", "auto"):
+            await client.post(f"{repo}/branches", json={"name": mode, "source": "main"})
+            async with agent(f"branch=lake/{mode}", mode=mode) as tools:
+                await client.delete(f"{repo}/branches/{mode}")
+
+                assert (await tools.list_tools()).tools
+                assert "branch" in await refused(tools, "write", repository="lake", path="a", content="x")
 
     async def test_without_the_package_the_answer_says_what_to_install(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch

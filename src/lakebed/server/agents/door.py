@@ -38,8 +38,7 @@ BODY_BYTES_MAX: Final = 512 << 10
 SESSION: Final = b"mcp-session-id"
 """A client of an early version of the protocol sends what it got at the beginning. Others have no session."""
 BEGIN: Final = "initialize"
-_EARLY: Final = frozenset({BEGIN, "tools/list"})
-"""An agent sends one of these before it calls a tool; BEGIN only in early versions of the protocol."""
+"""The first message in early versions of the protocol. Others have none."""
 _OF_SANDBOX: Final = frozenset({"from", "session", "ttl"})
 _QUERY: Final = _OF_SANDBOX | {"branch", "repository", "read_only"}
 _NAME: Final = re.compile(r"[!-~]{0,128}")
@@ -77,7 +76,8 @@ class AgentsDoor:
         scope = self._scope(request)
         body = await request.small_body(BODY_BYTES_MAX)
         method = _method_of(body)
-        if method in _EARLY:
+        if method == BEGIN:
+            # Not later: a client with a session takes 404 for its end, and a branch may go after its merge.
             await scope.check_names()
         status, headers, content = await agents.answer_over_http(scope, request.scope, body)
         if not scope.writers.is_read_only and request.raw_header(SESSION) is None and method == BEGIN:
