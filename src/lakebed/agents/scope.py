@@ -89,7 +89,7 @@ class Scope:
     async def check_names(self) -> None:
         """Check that what the connection names exists. Its tools would find that out one by one, and late.
 
-        No tool is named, so the audit log gets no line.
+        No tool is named: the endpoint of a server then notes no refusal in the audit log.
 
         Raises:
             NotFound: a repository, or the branch that takes writes, does not exist.

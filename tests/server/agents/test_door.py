@@ -431,6 +431,21 @@ class TestDoor:
                 assert (await tools.list_tools()).tools
                 assert "branch" in await refused(tools, "write", repository="lake", path="a", content="x")
 
+    async def test_names_that_the_login_may_not_read_are_no_refusal_in_the_audit_log(
+        self, client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, tmp_path: Path
+    ) -> None:
+        await client.post("/auth/users", json={"id": "bob"})
+        pair = (await client.post("/auth/users/bob/credentials")).json()
+        login = httpx.BasicAuth(pair["access_key_id"], pair["secret_access_key"])
+        begun = len(lines(tmp_path))
+
+        for query in ("repository=lake", "branch=lake/main", "repository=nope"):
+            call = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
+            answer = await stranger.post(f"http://localhost/mcp?{query}", json=call, headers=HEADERS, auth=login)
+            assert answer.status_code != 404, answer.text
+
+        assert lines(tmp_path)[begun:] == []
+
     async def test_without_the_package_the_answer_says_what_to_install(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

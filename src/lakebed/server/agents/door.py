@@ -234,7 +234,7 @@ class OwnOperations:
         else:
             asked.identity = self._sandbox
             asked.permissions = await permissions_of(self._state, asked)
-        result = await self._asking.answer(asked)
+        result = await self._asking.answer(asked, is_refusal_noted=bool(tool))
         if not isinstance(result, Response):
             return result  # type: ignore[return-value]  # the table's promise
         data = await body_of(result, asked)

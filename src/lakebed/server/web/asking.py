@@ -100,8 +100,8 @@ class Asking:
             receive = _once(data)
         return AskedRequest(outer, self._routes[operation], args, query=query, headers=given, receive=receive)
 
-    async def answer(self, request: AskedRequest) -> object:
-        """Carry the operation out.
+    async def answer(self, request: AskedRequest, *, is_refusal_noted: bool = True) -> object:
+        """Carry the operation out. `is_refusal_noted`: false where the user did not ask for it.
 
         Raises:
             LakebedError: an error of the gate or of the operation.
@@ -118,7 +118,8 @@ class Asking:
             warn_of_wrong_secret(logger, error, request.scope.get("client"), lambda: "a login on the page")
             raise
         finally:
-            self._state.audit.note(request, REQUEST_ID.get(), status)
+            if is_refusal_noted or not request.refusal:
+                self._state.audit.note(request, REQUEST_ID.get(), status)
             self._state.metrics.count_request(request.shown_operation, status, time.perf_counter() - began_s)
         return result
 
