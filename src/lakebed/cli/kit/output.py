@@ -37,7 +37,7 @@ _GLUE: Final = "\u00a0"
 """Stands for the blanks in these while cells are wrapped."""
 PROGRAM: Final = "lakebed"
 _COMMAND: Final = re.compile(rf"(?<![\w./-]){PROGRAM} ([a-z-]+)")
-_AMOUNT = re.compile(rf"[\d,]+(\.\d+)?( ({_UNITS}))?")
+_AMOUNT = re.compile(rf"(up to )?[\d,]+(\.\d+)?( ({_UNITS}))?")
 
 
 def human_time(unix_s: int) -> str:

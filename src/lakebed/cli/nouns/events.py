@@ -85,7 +85,10 @@ def follow(
 
 @app.command("subscriptions")
 def subscriptions(session: Session, uri: RepositoryArgument) -> None:
-    """List subscriptions, how many events wait for each, and the last error."""
+    """List subscriptions, how many events wait for each, and the last error.
+
+    After "up to", its filter may leave out some of them, or all.
+    """
     columns: dict[str, Callable[[EventSubscription], object]] = {
         "subscription": lambda one: one.id,
         "target": lambda one: one.target,
