@@ -154,7 +154,7 @@ def test_it_reads_the_runs_of_hooks(sdk: LakeFSClient, repository: lakefs.Reposi
         "no",
         "no",
     )
-    assert b"only http" in bytes(output)
+    assert b"needs http" in bytes(output)
     assert sdk.actions_api.get_run(repository.id, run.run_id) == run
 
 

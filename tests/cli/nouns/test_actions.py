@@ -24,7 +24,7 @@ def test_a_refused_commit_is_found_with_what_its_hook_wrote(shell: Shell, lake: 
     assert run["run_id"] in refused.err
     assert (run["event_type"], run["status"], run["branch"]) == ("pre-commit", "failed", "main")
     assert shown.startswith("pre-commit main: failed, began ")
-    assert "only http" in shown
+    assert "needs http" in shown
     assert shell.ok("actions", "list", lake, "--branch", "dev", "-o", "json").json == []
     assert shell("actions", "show", lake, "nope").code == 3
 
