@@ -33,6 +33,16 @@ def test_a_new_server_says_which_command_makes_its_first_user(shell: Shell, tmp_
     assert (len(new), new[0].endswith(f"lakebed setup --endpoint {url}"), old) == (1, True, [])
 
 
+def test_a_server_starts_although_the_settings_of_commands_make_no_sense(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("endpoint = [")
+
+    with serving(Shell(environment={"LAKEBED_CONFIG": str(config)}), tmp_path / "lake") as (url, lines):
+        set_up(url).close()
+
+    assert (len(lines), lines[0].endswith(f"lakebed setup --endpoint {url}")) == (1, True)
+
+
 def test_a_second_server_of_a_folder_names_the_first_and_beyond_this_machine_set_up_needs_a_secret(
     shell: Shell, tmp_path: Path
 ) -> None:

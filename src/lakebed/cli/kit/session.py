@@ -157,10 +157,7 @@ class Session:
     @property
     def setting_up(self) -> str:
         """Return the command that sets up the server that was asked."""
-        options = {"--endpoint": self.endpoint_given, "--profile": self._profile_given}
-        return " ".join(
-            ["lakebed setup", *(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)]
-        )
+        return setup_command(endpoint=self.endpoint_given, profile=self._profile_given)
 
     def unknown_here(self) -> Denied:
         """Explain why the server does not know the caller."""
@@ -331,6 +328,12 @@ class Session:
             yes = answer in {"y", "yes"}
             if not yes:
                 click.echo("answer y or n", err=True)
+
+
+def setup_command(**options: str) -> str:
+    """Return the command that sets up a server, with those options that have a value."""
+    given = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    return shlex.join(["lakebed", "setup", *given])
 
 
 def connect(

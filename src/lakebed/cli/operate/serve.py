@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,9 @@ import click
 
 from lakebed.cli.kit.arguments import ExportOption
 from lakebed.cli.kit.parameters import Option
-from lakebed.cli.kit.session import DataOption, Session
+from lakebed.cli.kit.session import DataOption, Session, setup_command
 from lakebed.cli.kit.tree import noun
+from lakebed.settings import BadSettings
 
 from .kv import MetadataUri
 from .opening import from_here, host_beyond
@@ -91,12 +92,13 @@ def serve(
             )
 
     def new(url: str) -> None:
-        endpoint = from_here(url)
-        command = "lakebed setup"
-        if endpoint != session.settings.endpoint:
-            command += f" --endpoint {shlex.quote(endpoint)}"
-        if options.setup_secret or host_beyond(url):
-            command += " --secret SECRET"
+        endpoint, set_endpoint = from_here(url), ""
+        with suppress(BadSettings):  # A server does without the settings of commands.
+            set_endpoint = session.settings.endpoint
+        command = setup_command(
+            endpoint="" if endpoint == set_endpoint else endpoint,
+            secret="SECRET" if options.setup_secret or host_beyond(url) else "",
+        )
         session.note(f"it has no user yet. In another terminal: {command}")
 
     log = LogOptions(level=log_level.value, format=log_format.value)
