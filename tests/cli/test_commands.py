@@ -246,11 +246,12 @@ def test_wrong_credentials_are_refused(shell: Shell) -> None:
     assert len(key.err.splitlines()) == 1
 
 
-def test_a_profile_that_has_another_key_for_the_server_is_named(shell: Shell, server: LocalServer) -> None:
+def test_a_profile_that_has_another_key_for_the_server_is_named(server: LocalServer, tmp_path: Path) -> None:
+    mine = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml"), "LAKEBED_ENDPOINT": server.endpoint})
     kept = ("--access-key-id", "AKIA234567890ABCDEFG", "--secret-access-key", "kept")
-    shell.ok("config", "set", "--endpoint", server.endpoint, *kept, "--profile", "first one")
+    mine.ok("config", "set", "--endpoint", f"{server.endpoint}/api/v1/", *kept, "--profile", "first one")
 
-    outcome = shell("repo", "list", LAKEBED_ACCESS_KEY_ID="AKIAJNOBODY", LAKEBED_SECRET_ACCESS_KEY="wrong")
+    outcome = mine("repo", "list", LAKEBED_ACCESS_KEY_ID="AKIAJNOBODY", LAKEBED_SECRET_ACCESS_KEY="wrong")
 
     assert outcome.err.endswith("another one's. --profile 'first one' has another key for it\n")
 

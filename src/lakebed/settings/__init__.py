@@ -99,6 +99,12 @@ def _read_file(path: Path) -> _File:
         raise BadSettings(f"{path}: {error}") from error
 
 
+def is_of(stored: Settings, endpoint: str) -> bool:
+    """Return whether stored settings are those of the server at an endpoint. Empty ones mean the default."""
+    kept, asked = (one.rstrip("/").removesuffix("/api/v1") for one in (stored.endpoint or ENDPOINT_DEFAULT, endpoint))
+    return kept == (asked or ENDPOINT_DEFAULT)
+
+
 def write_settings(path: Path, settings: Settings, profile: str = "") -> None:
     """Replace the top of the file, or one profile, at once. Its owner alone may read it, from its first byte on.
 

@@ -31,10 +31,10 @@ import click
 from lakebed import interrupts
 from lakebed.base import Conflict, Denied, LakebedError, NotFound, Unavailable, count_of, exit_code
 from lakebed.settings import (
-    ENDPOINT_DEFAULT,
     PROFILE_VARIABLE,
     Settings,
     effective_settings,
+    is_of,
     profiles,
     read_settings,
     settings_path,
@@ -184,7 +184,7 @@ class Session:
         path, used = settings_path(self.environment), self.settings
         for name in profiles(path):
             kept = read_settings(path, name)
-            if (kept.endpoint or ENDPOINT_DEFAULT) == used.endpoint and kept.access_key_id != used.access_key_id:
+            if is_of(kept, used.endpoint) and kept.access_key_id != used.access_key_id:
                 return f". --profile {shlex.quote(name)} has another key for it"
         return ""
 

@@ -24,6 +24,7 @@ from lakebed.settings import (
     PROFILE_VARIABLE,
     VARIABLES,
     Settings,
+    is_of,
     profiles,
     read_settings,
     settings_path,
@@ -77,12 +78,6 @@ def set_config(
         _keep_aside(session, path, old, profile)
     write_settings(path, kept, profile)
     session.done(f"stored in {path}{f', profile {profile}' if profile else ''}", path=str(path))
-
-
-def _is_other(old: Settings, endpoint: str) -> bool:
-    """Return whether the stored endpoint is another one."""
-    stored, asked = (one.rstrip("/").removesuffix("/api/v1") for one in (old.endpoint or ENDPOINT_DEFAULT, endpoint))
-    return stored != (asked or ENDPOINT_DEFAULT)
 
 
 def _keep_aside(session: Session, path: Path, old: Settings, profile: str) -> None:
@@ -198,7 +193,7 @@ def setup(
     is_new = profile and profile not in profiles(path)
     endpoint = (session.endpoint_given or ENDPOINT_DEFAULT) if is_new else session.settings.endpoint
     old = read_settings(path, profile)
-    if store and old.secret_access_key and _is_other(old, endpoint):
+    if store and old.secret_access_key and not is_of(old, endpoint):
         raise Misuse(
             f"{path}{f', profile {profile},' if profile else ''} holds the key of {old.endpoint or ENDPOINT_DEFAULT}: "
             "add --profile NAME to store that of this server beside it, or --no-store"
