@@ -146,7 +146,7 @@ class Collecting:
 def context_of(
     requests: Requests, store: ObjectStore, ports: Ports, engine: LocalEngine, *, repository: str = "sim"
 ) -> RunContext:
-    """Return what a flow is given, with nobody to see how far it is."""
+    """Return what a flow is given. It reports its progress to no one."""
 
     def ignore(_: str) -> None:
         return

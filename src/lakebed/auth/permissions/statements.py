@@ -329,7 +329,7 @@ class Permissions:
 
     def denied_below(self, action: str, beginning: str, ref: Ref = UNKNOWN_REF) -> Callable[[str], bool] | None:
         """Return a function that returns whether a statement denies the resource that `beginning` and its argument
-        make. None: none is denied, so nobody need look at a thousand rows.
+        make. None: no statement denies any, so a page of rows needs no look at each.
 
         Costs as much as the number of these statements, even in a policy with thousands about other resources.
         """
